@@ -1,0 +1,134 @@
+"""``ds41``: the command line. ``ds41 ledger`` prints the byte ledger, ``ds41 doctor`` the environment.
+
+Exit status: 0; 1 if the reader of its output went away; 2 for a configuration, an argument or a device that
+cannot be used, with one line on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from ds41 import __version__
+from ds41.config import ConfigError, ModelConfig
+
+_SUFFIXES = {"K": 2**10, "M": 2**20}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        # A terminal without the multiplication sign gets a question mark, not a traceback.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except ConfigError as error:
+        print(f"ds41: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; what is still buffered must not fail at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ds41",
+        description="The components behind 890 bytes of context per token.",
+    )
+    parser.add_argument("--version", action="version", version=f"ds41 {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    ledger = commands.add_parser(
+        "ledger",
+        help="bytes of context that a model keeps, from its configuration",
+        description="Bytes of context that a model of this family keeps: per token, by layer and component, and "
+        "for one sequence. Computed from a published config.json, nested or flat.",
+        epilog="All sizes are bytes. KiB, MiB, GiB are powers of 1024; MB, GB are powers of 1000. --json prints "
+        "the object that the documentation of ds41.report describes.",
+    )
+    ledger.add_argument(
+        "config", nargs="?", metavar="config.json", help="configuration file (default: DeepSeek-V4.1-Flash as shipped)"
+    )
+    ledger.add_argument(
+        "--tokens",
+        type=_tokens,
+        default=2**20,
+        metavar="N",
+        help="context length in tokens; K and M stand for 2^10 and 2^20 (default: 1M)",
+    )
+    ledger.add_argument("--draft", action="store_true", help="count the windows of the draft layers as well")
+    ledger.add_argument(
+        "--compare",
+        action="store_true",
+        help="add other systems, counterfactuals, what engines store, and the article's candidates",
+    )
+    ledger.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    ledger.set_defaults(run=_ledger)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="environment, and which backend would run here",
+        description="Prints the version, the environment in one line, and which backend would run here and why.",
+    )
+    doctor.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to look at (default: auto)"
+    )
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _tokens(text: str) -> int:
+    digits = text.strip().replace("_", "").replace(",", "")
+    factor = _SUFFIXES.get(digits[-1:].upper(), 1)
+    if factor > 1:
+        digits = digits[:-1]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a context length; expected for example 4096, 64K or 1M")
+    return int(digits) * factor
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    # Imported here: --help and errors of usage should not wait for torch.
+    from ds41.report import ledger_report
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = ModelConfig.flash() if options.config is None else ModelConfig.from_json(options.config)
+    for warning in caught:
+        print(f"ds41: {warning.message}", file=sys.stderr)
+    origin = options.config or "DeepSeek-V4.1-Flash, as shipped"
+    report = ledger_report(config, origin, options.tokens, draft=options.draft, compare=options.compare)
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return 0
+    from ds41.cli_tables import print_ledger
+
+    print_ledger(report)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from ds41 import environment
+
+    print(f"ds41 {__version__}")
+    try:
+        # The interpreter has to be set up before the operations import triton.
+        found = environment.prepare(options.device)
+        print(found.report())
+        from ds41 import ops
+
+        backend = ops.choose_backend(found.device)
+    except (RuntimeError, ValueError) as error:
+        sys.stdout.flush()
+        print(f"ds41: {error}", file=sys.stderr)
+        return 2
+    print(f"backend {backend.name}: {backend.reason}")
+    return 0
