@@ -10,7 +10,7 @@ from small_configs import plans, with_plan
 from ds41 import ConfigError, ModelConfig, weights
 from ds41.ledger import Storage
 from ds41.reads import attention_flops, decode_reads, index_macs, kv_bytes_read
-from ds41.roofline import DEVICES, decode_step, step
+from ds41.roofline import DEVICES, datasheet, decode_step, step
 from ds41.systems import system
 
 FLASH = ModelConfig.flash()
@@ -157,6 +157,13 @@ def test_devices_are_dense_rates():
     assert DEVICES["A100-80"].fp8_flops is DEVICES["T4"].fp8_flops is None
     assert DEVICES["A100-80"].best_flops == DEVICES["A100-80"].half_flops
     assert all("datasheet" in device.source for device in DEVICES.values())
+
+
+def test_presets_by_the_name_that_the_driver_reports():
+    assert datasheet("Tesla T4") is DEVICES["T4"]
+    assert datasheet("NVIDIA H200") is DEVICES["H200"]
+    for other in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", "NVIDIA H200 MIG 1g.18gb", "AMD EPYC", ""):
+        assert datasheet(other) is None
 
 
 def test_the_bound_is_the_slower_of_two_rates():

@@ -47,6 +47,22 @@ DEVICES = {
     )
 }
 
+# Names that the CUDA driver reports. Variants with other memory (A100 40GB, H100 PCIe, MIG slices) are not presets.
+_DRIVER_NAMES = {
+    "Tesla T4": "T4",
+    "NVIDIA L4": "L4",
+    "NVIDIA A100-SXM4-80GB": "A100-80",
+    "NVIDIA H100 80GB HBM3": "H100",
+    "NVIDIA H200": "H200",
+    "NVIDIA B200": "B200",
+}
+
+
+def datasheet(device_name: str) -> Device | None:
+    """The preset for a device by the name that ``torch.cuda.get_device_name`` gives; None if it is not one of them."""
+    preset = _DRIVER_NAMES.get(device_name)
+    return DEVICES[preset] if preset else None
+
 
 @dataclass(frozen=True)
 class DecodeStep:

@@ -58,7 +58,7 @@ def read_e4m3(answer: object) -> str | None:
             if not (isinstance(got, float) and math.isnan(got)):
                 return f"Byte 0x{byte:02X} is NaN; the function gives {got!r}."
         elif got != expected:
-            kind = "subnormal: exponent field zero, no hidden one" if 0 < byte & 127 < 8 else "normal"
+            kind = "subnormal: exponent field zero, no hidden one" if byte & 127 < 8 else "normal"
             return f"Byte 0x{byte:02X} ({kind}) reads as {got!r}."
     return None
 

@@ -1,0 +1,44 @@
+"""What the book's pages show: interactive figures, plots in one style, and the palette behind both.
+
+Interactive figures are objects with ``_repr_html_`` that need no kernel once they are on the page; plots are drawn
+with matplotlib and turned by :func:`show` into figures that follow the page's theme.
+"""
+
+from ds41.viz import live
+from ds41.viz.bit_explorer import bit_explorer
+from ds41.viz.block_explorer import block_explorer
+from ds41.viz.byte_bars import Bar, byte_bars, generation_bars
+from ds41.viz.diagram import Diagram
+from ds41.viz.landing_picture import landing_svg
+from ds41.viz.layer_map import layer_map
+from ds41.viz.ledger_explorer import ledger_explorer
+from ds41.viz.palette import PALETTE, contrast
+from ds41.viz.plot import Plot, show
+from ds41.viz.style import bytes_axis, colour, context_axis, label_line, marks, readable_bytes, use_style
+from ds41.viz.tables import summary_row, table
+
+__all__ = [
+    "PALETTE",
+    "Bar",
+    "Diagram",
+    "Plot",
+    "bit_explorer",
+    "block_explorer",
+    "byte_bars",
+    "bytes_axis",
+    "colour",
+    "context_axis",
+    "contrast",
+    "generation_bars",
+    "label_line",
+    "landing_svg",
+    "layer_map",
+    "ledger_explorer",
+    "live",
+    "marks",
+    "readable_bytes",
+    "show",
+    "summary_row",
+    "table",
+    "use_style",
+]

@@ -1,0 +1,80 @@
+# ds41: `make book` builds the book, `make test` checks everything. Each target sets up .venv by itself.
+
+PYTHON ?= python3
+# Where and how much the chapters compute: DEVICE=auto|cpu|cuda, SCALE=auto|small|full (auto: full on a GPU).
+DEVICE ?= auto
+SCALE ?= auto
+# Options for pip, such as an index with CPU builds of torch.
+PIP_FLAGS ?=
+PORT ?= 8000
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+BOOK_READY := $(VENV)/.ready-book
+CHECKS_READY := $(VENV)/.ready-checks
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels pages bench serve clean
+
+help:
+	@echo "make book       execute the chapters and build the book"
+	@echo "make serve      show the built book at http://localhost:$(PORT)"
+	@echo "make test       every check: what a change has to pass"
+	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
+	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
+	@echo "make bench      time the formats beside other libraries"
+	@echo "make clean      remove what was built; .venv stays"
+	@echo "Parts of make test: lint hygiene workflows unit kernels notebooks html pages"
+
+$(BOOK_READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	  f"the book needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: set PYTHON=...")'
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet $(PIP_FLAGS) -r requirements.txt
+	$(RUN) -m pip install --quiet $(PIP_FLAGS) --no-deps -e .
+	@touch $@
+
+$(CHECKS_READY): ci/requirements.txt $(BOOK_READY)
+	$(RUN) -m pip install --quiet $(PIP_FLAGS) -r ci/requirements.txt
+	@touch $@
+
+book: notebooks html
+
+notebooks: $(BOOK_READY)
+	$(RUN) ci/run_notebooks.py --device $(DEVICE) --scale $(SCALE)
+
+html: $(BOOK_READY)
+	$(RUN) ci/build_book.py
+
+test: lint hygiene workflows unit kernels notebooks html pages
+	@echo "all checks passed"
+
+lint: $(CHECKS_READY)
+	$(RUN) -m ruff check
+
+hygiene: $(CHECKS_READY)
+	$(RUN) ci/notebooks.py check
+
+workflows: $(CHECKS_READY)
+	$(RUN) ci/lint_workflows.py
+
+unit: $(CHECKS_READY)
+	$(RUN) -m pytest
+
+kernels: $(BOOK_READY)
+	$(RUN) ci/compile_kernels.py
+
+pages: $(CHECKS_READY)
+	$(RUN) ci/check_book.py
+
+bench: $(CHECKS_READY)
+	$(RUN) benchmarks/formats.py
+
+serve: $(BOOK_READY)
+	@test -f build/html/index.html || { echo "no book yet: run make book" >&2; exit 1; }
+	$(RUN) -m http.server --bind 127.0.0.1 --directory build/html $(PORT)
+
+clean:
+	rm -rf build dist .pytest_cache .hypothesis .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,126 @@
+"""What must hold of a built page in a browser, and of the links between pages. Each rule yields sentences."""
+
+from __future__ import annotations
+
+import html.parser
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlparse
+
+AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+# Faults of the theme itself: rule and the one element that may break it.
+AXE_BASELINE = {("label-content-name-mismatch", "search-button")}
+
+IMAGES_WITHOUT_ALT = """
+() => [...document.images].filter(i => !(i.getAttribute("alt") || "").trim()).map(i => i.getAttribute("src"))
+"""
+SIDEWAYS = """
+() => {
+  window.scrollTo(9999, 0);
+  const moved = window.scrollX;
+  window.scrollTo(0, 0);
+  const width = document.documentElement.clientWidth;
+  const clipped = element => {
+    for (let box = element.parentElement; box && box !== document.body; box = box.parentElement)
+      if (getComputedStyle(box).overflowX !== "visible") return true;
+    return false;
+  };
+  const wide = [...document.querySelectorAll("main article *")]
+    .filter(e => e.getBoundingClientRect().right > width + 1 && !clipped(e))
+    .map(e => `${e.tagName.toLowerCase()}.${[...e.classList].join(".")}`);
+  return {moved, wide: [...new Set(wide)].slice(0, 3)};
+}
+"""
+MATH = """
+async () => {
+  const written = document.querySelectorAll("main .math").length;
+  const loaded = !!document.querySelector('script[src*="mathjax"]');
+  if (loaded && window.MathJax && MathJax.startup) await MathJax.startup.promise;
+  return {
+    written, loaded,
+    drawn: document.querySelectorAll("mjx-container").length,
+    errors: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent.slice(0, 80)),
+  };
+}
+"""
+# Preloading would fetch styles again, from addresses that axe resolves wrongly.
+AXE = """
+tags => axe.run(document, {runOnly: {type: "tag", values: tags}, resultTypes: ["violations"], preload: false})
+  .then(result => result.violations.map(v => ({id: v.id, help: v.help, nodes: v.nodes.map(n => n.html)})))
+"""
+
+
+def image_faults(page) -> Iterator[str]:
+    for source in page.evaluate(IMAGES_WITHOUT_ALT):
+        yield f"image without alt text: {(source or '')[:80]}"
+
+
+def width_faults(page) -> Iterator[str]:
+    found = page.evaluate(SIDEWAYS)
+    if found["moved"] or found["wide"]:
+        wide = ", ".join(found["wide"]) or "an element outside the text"
+        yield f"scrolls sideways by {found['moved']:g} px: too wide is {wide}"
+
+
+def math_faults(page) -> Iterator[str]:
+    math = page.evaluate(MATH)
+    if math["loaded"] and not math["written"]:
+        yield "loads MathJax and has no formula"
+    if math["drawn"] < math["written"]:
+        yield f"{math['drawn']} of {math['written']} formulas are drawn"
+    for error in math["errors"]:
+        yield f"a formula has an error: {error}"
+
+
+def axe_faults(page, axe_source: str) -> Iterator[str]:
+    page.evaluate(axe_source)
+    for violation in page.evaluate(AXE, AXE_TAGS):
+        for node in violation["nodes"]:
+            known = any(violation["id"] == rule and part in node for rule, part in AXE_BASELINE)
+            if not known:
+                yield f"accessibility, {violation['id']}: {violation['help']}: {' '.join(node.split())[:160]}"
+
+
+def built_pages(folder: Path) -> list[Path]:
+    """Every page of a built book; the theme keeps templates of its own among the static files."""
+    return [path for path in sorted(folder.rglob("*.html")) if path.relative_to(folder).parts[0] != "_static"]
+
+
+class _Page(html.parser.HTMLParser):
+    """The ids and the links of one page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id" and value:
+                self.ids.add(value)
+            elif name == "href" and tag == "a" and value:
+                self.links.append(value)
+
+
+def link_faults(folder: Path, blob: str, root: Path) -> Iterator[str]:
+    """Links to pages, anchors and repository files that do not exist.
+
+    `blob` is the address under which the repository's files are shown; a link that contains it, as Colab's
+    do, must name a file below `root`.
+    """
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in built_pages(folder)}
+    for path, page in pages.items():
+        here = path.relative_to(folder).as_posix()
+        for link in page.links:
+            if blob in link:
+                name = unquote(urlparse(link.split(blob, 1)[1]).path)
+                if not (root / name).exists():
+                    yield f"{here}: {link} names no file of the repository"
+            elif not urlparse(link).scheme:
+                address, anchor = urldefrag(urljoin(f"/{here}", link))
+                target = folder / unquote(address).lstrip("/")
+                if not target.is_file():
+                    yield f"{here}: {link} leads nowhere"
+                elif anchor and target in pages and unquote(anchor) not in pages[target].ids:
+                    yield f"{here}: {link} names no place on its page"

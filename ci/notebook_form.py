@@ -1,0 +1,157 @@
+"""The one form in which a chapter's notebook is stored: metadata, derived cells, and how it is written.
+
+`normalise` brings any notebook into that form; `ci/notebooks.py check` reports what differs from it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.validator import iter_validate
+from project import Project
+
+CELL_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+NOTEBOOK_METADATA = {
+    "accelerator": "GPU",
+    "colab": {"gpuType": "T4", "provenance": []},
+    "kernelspec": KERNELSPEC,
+    "language_info": {"name": "python"},
+}
+# On a machine that already has ds41 the cell only reports. On Colab it installs the package, which pins
+# nothing, so the running torch, triton and numpy stay; replacing a loaded library breaks the session.
+COLAB_CELL = """\
+# @title Make ready: on Colab this installs ds41 and leaves torch, triton and numpy alone
+import sys
+from importlib import metadata, util
+
+if util.find_spec("ds41") is None:
+    if "google.colab" not in sys.modules:
+        raise ModuleNotFoundError("no ds41 here: in a clone of {url} run `make book` or `pip install -e .`")
+    torch_version = metadata.version("torch")
+    %pip install -q "ds41 @ git+{url}@{branch}"
+    assert metadata.version("torch") == torch_version, "torch was replaced: restart the runtime"
+
+from ds41 import environment
+
+print(environment.prepare().report())"""
+COLAB_METADATA = {
+    "cellView": "form",
+    "mystnb": {"code_prompt_show": "Show the set-up", "code_prompt_hide": "Hide the set-up"},
+    "tags": ["hide-input"],
+}
+SOLUTION_PROMPTS = {"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+
+
+class NotebookError(Exception):
+    """A notebook or its text form cannot be used; the message names the cell."""
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook as it is: nbformat's own reader would give new ids to cells that share one."""
+    try:
+        notebook = nbformat.reader.reads(path.read_text(encoding="utf-8"))
+        fault = next(iter_validate(notebook), None)
+    except (OSError, ValueError, KeyError, nbformat.reader.NotJSONError) as error:
+        raise NotebookError(f"{path} is not a readable notebook: {error!r}") from error
+    if fault:
+        raise NotebookError(f"{path} is not a valid notebook: {fault.message}")
+    return notebook
+
+
+def dumps(notebook: NotebookNode) -> str:
+    return nbformat.writes(notebook) + "\n"
+
+
+def write(notebook: NotebookNode, path: Path) -> bool:
+    """Write the notebook if its text changed, and say whether it did."""
+    text = dumps(notebook)
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.write_text(text, encoding="utf-8")
+    return True
+
+
+def colab_source(project: Project) -> str:
+    # str.format would trip over the cell's own braces should it ever hold any.
+    return COLAB_CELL.replace("{url}", project.repository_url).replace("{branch}", project.repository_branch)
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def normalise(notebook: NotebookNode, project: Project) -> NotebookNode:
+    """A copy in the stored form: no outputs, fixed metadata, ids given, derived cells written."""
+    cells = [_normalise_cell(cell) for cell in notebook.cells if cell.get("id") != "colab"]
+    give_ids(cells)
+    first_code = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+    colab = nbformat.v4.new_code_cell(colab_source(project), id="colab", metadata=COLAB_METADATA)
+    cells.insert(first_code, colab)
+    return nbformat.from_dict({"cells": cells, "metadata": NOTEBOOK_METADATA, "nbformat": 4, "nbformat_minor": 5})
+
+
+def _normalise_cell(cell: NotebookNode) -> NotebookNode:
+    kept = {"id": cell.get("id"), "cell_type": cell.cell_type, "source": cell.source.rstrip()}
+    metadata = {key: cell.metadata[key] for key in ("tags", "mystnb") if cell.metadata.get(key)}
+    if cell.cell_type == "code":
+        kept |= {"outputs": [], "execution_count": None}
+        if "solution" in metadata.get("tags", []):
+            metadata = fold(metadata)
+    return nbformat.from_dict(kept | {"metadata": metadata})
+
+
+def fold(metadata: dict) -> dict:
+    """Metadata that folds a solution in the built book (tag), JupyterLab (jupyter) and Colab (cellView)."""
+    cell_tags = metadata["tags"] if "hide-cell" in metadata["tags"] else [*metadata["tags"], "hide-cell"]
+    mystnb = metadata.get("mystnb", {}) | SOLUTION_PROMPTS
+    derived = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    return metadata | {"tags": cell_tags, "mystnb": mystnb} | derived
+
+
+def unfold(metadata: dict) -> dict:
+    """The metadata a person writes: what `fold` adds is left out."""
+    kept = {key: value for key, value in metadata.items() if key not in ("jupyter", "cellView")}
+    if "solution" in kept.get("tags", []):
+        kept["tags"] = [tag for tag in kept["tags"] if tag != "hide-cell"]
+        mystnb = {key: value for key, value in kept["mystnb"].items() if key not in SOLUTION_PROMPTS}
+        kept.pop("mystnb")
+        kept |= {"mystnb": mystnb} if mystnb else {}
+    return kept
+
+
+def give_ids(cells: list[NotebookNode]) -> list[str]:
+    """Give every cell without an id one that a person can read, and return the ids given.
+
+    A cell that opens with a heading is named after it, any other after the cell before it.
+    """
+    ids = [cell["id"] for cell in cells if cell.get("id")]
+    twice = sorted({cell_id for cell_id in ids if ids.count(cell_id) > 1})
+    if twice:
+        raise NotebookError(f"more than one cell has the id {', '.join(twice)}")
+    taken = set(ids)
+    given, previous = [], "cell"
+    for cell in cells:
+        if not cell.get("id"):
+            heading = re.match(r"#{1,6} +(.+)", cell.source) if cell.cell_type == "markdown" else None
+            base = slug(heading[1]) if heading else f"{re.sub(r'-(text|code)(-[0-9]+)?$', '', previous)}-"
+            if not heading:
+                base += "text" if cell.cell_type == "markdown" else "code"
+            cell["id"] = _free(base, taken)
+            taken.add(cell["id"])
+            given.append(cell["id"])
+        previous = cell["id"]
+    return given
+
+
+def slug(heading: str) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+    return words[:48].strip("-") or "cell"
+
+
+def _free(base: str, taken: set[str]) -> str:
+    names = [base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)

@@ -1,0 +1,49 @@
+"""One kernel launch as a value: what runs on the device is what gets compiled ahead of time."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its grid and arguments, ready to run or to be compiled for a GPU that is not there.
+
+    arguments: tensors, integers and None, by parameter name. constants: the kernel's ``tl.constexpr`` parameters.
+    options: compiler options beside ``num_warps``. Fusing a product and a sum into one rounding would change bits
+    from GPU to GPU and away from the interpreter, so it is off unless a kernel says otherwise.
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: dict[str, Any]
+    constants: dict[str, Any]
+    num_warps: int
+    options: dict[str, Any] = field(default_factory=lambda: {"enable_fp_fusion": False})
+
+    def run(self) -> None:
+        with self._device():
+            self.kernel[self.grid](**self.arguments, **self.constants, num_warps=self.num_warps, **self.options)
+
+    def _device(self):
+        """Triton launches on the current CUDA device, which need not be the tensors' own."""
+        for value in self.arguments.values():
+            if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+                return torch.cuda.device(value.device)
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class CompileCase:
+    """A launch to compile for every target, under a name that says kernel, format and type.
+
+    wide: the bulk of what the kernel loads and of what it stores must move in accesses of 16 bytes a thread.
+    """
+
+    name: str
+    launch: Launch
+    wide: bool = True

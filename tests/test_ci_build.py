@@ -1,0 +1,126 @@
+"""The book builder: what it refuses, that one book replaces another whole, and what its pages ask for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import book_rules
+import build_book
+import nbformat
+import notebook_form
+import notebook_results as results
+import pytest
+import tiny_book
+from project import HERE
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A tiny book with the real settings, styles and vendored files; its chapters count as executed."""
+    project = tiny_book.make(tmp_path_factory.mktemp("build") / "project", {"intro": ["1"], "01-first": ["2"]})
+    for folder in ("_static", "_vendor"):
+        shutil.copytree(HERE.book / folder, project.book / folder)
+    shutil.copy(HERE.book / "references.bib", project.book)
+    add_text(project, "intro", "## A heading\n\nSee [the other](01-first.ipynb#with-maths).")
+    add_text(project, "01-first", "## With maths\n\nSee [this](intro.ipynb#a-heading).\n\n$$x^2$$")
+    return project
+
+
+def add_text(project, name: str, text: str) -> None:
+    """Put a markdown cell in front of the summary and pretend that the chapter was executed."""
+    path = project.chapter(name)
+    notebook = notebook_form.read(path)
+    notebook.cells = [cell for cell in notebook.cells if cell.id != "added"]
+    notebook.cells.insert(-1, nbformat.v4.new_markdown_cell(text, id="added"))
+    notebook_form.write(notebook, path)
+    record = {"fingerprint": results.source_fingerprint(path, project), "facts": {}}
+    results.publish(notebook, path, project, record)
+
+
+def build(project) -> int:
+    return build_book.main(["--root", str(project.root)])
+
+
+def test_a_book_replaces_another_only_if_it_built(project, capsys):
+    assert build(project) == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    assert f"the book: {project.html / 'index.html'}" in printed
+    intro = (project.html / "book" / "intro.html").read_text(encoding="utf-8")
+
+    # Links into headings of other notebooks lead somewhere (case e_anchor_cfg), and so do Colab's.
+    blob = f"/blob/{project.repository_branch}/"
+    assert list(book_rules.link_faults(project.html, blob, project.root)) == []
+    assert 'href="01-first.html#with-maths"' in intro
+    assert f"colab.research.google.com/github/ds41-book/ds41{blob}book/intro.ipynb" in intro
+
+    # MathJax comes with the book, and only with pages that have formulas; nothing comes from elsewhere.
+    first = (project.html / "book" / "01-first.html").read_text(encoding="utf-8")
+    assert "mathjax/" not in intro
+    assert "window.MathJax" not in intro
+    source = re.search(r'<script[^>]* src="([^"]*mathjax[^"?]*)', first)[1]
+    assert (project.html / "book" / source).resolve().is_file()
+    for page in (intro, first):
+        fetched = re.findall(r'<(?:script|img)[^>]* src="([^"]+)|<link[^>]*rel="stylesheet"[^>]* href="([^"]+)', page)
+        assert fetched
+        assert not [address for pair in fetched for address in pair if "//" in address]
+    assert "https://ds41-book.github.io/ds41/book/intro.html" in (project.html / "sitemap.xml").read_text()
+
+    # A link that leads nowhere is a warning, and a warning keeps the last book in place.
+    add_text(project, "intro", "## A heading\n\nSee [nothing](nowhere.ipynb).")
+    assert build(project) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert (project.html / "book" / "intro.html").read_text(encoding="utf-8") == intro
+    assert "nowhere" in (project.reports / "book.log").read_text(encoding="utf-8")
+
+
+def test_results_that_are_missing_or_old_are_refused(project, capsys):
+    path = tiny_book.write_chapter(project, "01-first", ["3"])
+    assert build(project) == 1
+    message = capsys.readouterr().err
+    assert "make notebooks" in message
+    assert "01-first: notebook changed" in message
+    results.withdraw(path, project)
+    assert build(project) == 1
+    assert "01-first: no result yet" in capsys.readouterr().err
+
+
+def test_another_jupyter_book_is_refused(monkeypatch):
+    monkeypatch.setattr(build_book.importlib.metadata, "version", lambda name: "2.1.7")
+    with pytest.raises(build_book.BuildError, match=r"jupyter-book 2\.1\.7 ignores _config\.yml"):
+        build_book.check_jupyter_book()
+
+
+def test_publishing_replaces_everything(tmp_path):
+    built, target = tmp_path / "built", tmp_path / "html"
+    for folder, name in ((target, "old.html"), (built, "new.html")):
+        folder.mkdir()
+        (folder / name).write_text(name)
+    build_book.publish(built, target)
+    assert [path.name for path in target.iterdir()] == ["new.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["html"]
+
+
+def test_dead_links_are_found(tmp_path):
+    (tmp_path / "html" / "book").mkdir(parents=True)
+    (tmp_path / "here.ipynb").write_text("{}")
+    site = "https://example.org/blob/main/"
+    links = [
+        "a.html",
+        "#top",
+        "b.html#place",
+        "gone.html",
+        "#gone",
+        "b.html#gone",
+        f"{site}here.ipynb",
+        f"{site}gone.ipynb",
+    ]
+    body = "".join(f'<a href="{link}">x</a>' for link in links)
+    (tmp_path / "html" / "book" / "a.html").write_text(f'<p id="top">{body}</p>')
+    (tmp_path / "html" / "book" / "b.html").write_text('<p id="place"></p>')
+    assert list(book_rules.link_faults(tmp_path / "html", "/blob/main/", tmp_path)) == [
+        "book/a.html: gone.html leads nowhere",
+        "book/a.html: #gone names no place on its page",
+        "book/a.html: b.html#gone names no place on its page",
+        f"book/a.html: {site}gone.ipynb names no file of the repository",
+    ]

@@ -1,0 +1,175 @@
+"""Exercises: right answers pass, typical mistakes get their own hint, and nothing gives an answer away."""
+
+import importlib
+import math
+import pkgutil
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from ds41 import exercises
+from ds41.exercises import check, verify
+
+BOOK = Path(__file__).resolve().parent.parent / "book"
+CHAPTERS = sorted(
+    module.name.removeprefix("chapter_")
+    for module in pkgutil.iter_modules(exercises.__path__)
+    if module.name.startswith("chapter_")
+)
+
+
+def names_of(chapter: str) -> list[str]:
+    importlib.import_module(f"ds41.exercises.chapter_{chapter}")
+    return sorted(name for name in exercises._exercises if name.startswith(f"{chapter}."))
+
+
+NAMES = [name for chapter in CHAPTERS for name in names_of(chapter)]
+
+
+def index_keys_read(tokens, topk=512, pool=16_384, pairs=True):
+    """Bytes of index keys that a step reads: three layers over pairs, one over tokens, four over the pool."""
+    sizes = [tokens // 2 if pairs else tokens] * 3 + [tokens] + [min(tokens, pool)] * 4
+    return 68 * sum(size for size in sizes if size > topk)
+
+
+def e4m3(byte, subnormals=True, special=True):
+    sign, exponent, mantissa = -1.0 if byte & 128 else 1.0, byte >> 3 & 15, byte & 7
+    if special and byte & 127 == 127:
+        return math.nan
+    if subnormals and exponent == 0:
+        return sign * mantissa * 2.0**-9
+    return sign * (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+
+
+V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
+V4_WINDOWS = 43 * 128 * 584
+SESSION = 890 * 65_536
+
+# Worked out here by hand or by other code than the library's; several forms of the same answer are all right.
+RIGHT = {
+    "01.1": [40 * 2**30 // (SESSION + 40 * 128 * 528), 703.0],
+    "01.2": [5189],
+    "01.3": [V4_WINDOWS / (8 * 890 - V4_PER_TOKEN), 891, 892],
+    "01.4": [(21 * 356 / 4 + 20 * 288 / 128) / 890, 2.15],
+    "01.5": [index_keys_read],
+    "04.1": [256 + 16],
+    "04.2": [448 * 6 / math.sqrt(512), 118.8],
+    "04.3": [0x5B],
+    "04.4": [e4m3],
+    "04.5": [1.054],
+    "05.1": [356 * (3 * 500 + 1_001)],
+    "05.2": [4 * 178],
+    "05.3": [lambda tokens: 356 * (3 * (tokens // 2) + tokens) + 40 * 128 * 528 + tokens % 2 * 3 * 4096 + 24],
+    "05.4": [99 * 40 * 128 * 528 / 890],
+    "05.5": [80 * 2**30 / (2.5 * (528 + 68) * 2**20), 55],
+}
+
+# A mistake that somebody will make, and words of the hint that it should get.
+WRONG = [
+    ("01.1", 40 * 2**30 // SESSION, "keeps its windows too"),
+    ("01.1", 40 * 2**30 / (SESSION + 40 * 128 * 528), "whole or not at all"),
+    ("01.1", 40 * 10**9 // (SESSION + 40 * 128 * 528), "A GiB is"),
+    ("01.1", 12, "Divide the pool"),
+    ("01.2", 227, "further experts"),
+    ("01.2", 56, "does not read all that is kept"),
+    ("01.2", 10, "growing batches"),
+    ("01.3", 2 * V4_WINDOWS / (8 * 890 - V4_PER_TOKEN), "two checkpoints"),
+    ("01.3", V4_WINDOWS / V4_PER_TOKEN, "the ratio is 7.9"),
+    ("01.3", 8, "solve for the tokens"),
+    ("01.4", V4_PER_TOKEN / 890, "whole factor"),
+    ("01.4", V4_PER_TOKEN / (2.5 * (528 + 68)), "stores V4.1 larger"),
+    ("01.4", 1, "21 layers keep an entry and a key"),
+    ("01.5", 170, "Give the function itself"),
+    ("01.5", lambda tokens: index_keys_read(tokens, topk=0), "none needs a score"),
+    ("01.5", lambda tokens: index_keys_read(tokens, pairs=False), "two tokens an entry"),
+    ("01.5", lambda tokens: index_keys_read(tokens, pool=2**20), "candidate pool of 16,384"),
+    ("01.5", lambda tokens: 170 * tokens if tokens > 1024 else index_keys_read(tokens), "four Reindex layers"),
+    ("04.1", 288, "a scale for every 16"),
+    ("04.1", 256, "nibbles and the scale bytes"),
+    ("04.2", 22.6, "largest element times the largest scale"),
+    ("04.3", 0xB5, "nibbles are swapped"),
+    ("04.3", 0, "two exponent bits"),
+    ("04.4", 0.5, "Give the function itself"),
+    ("04.4", lambda byte: e4m3(byte, subnormals=False), "subnormal"),
+    ("04.4", lambda byte: e4m3(byte, special=False), "Byte 0x7F is NaN"),
+    ("04.5", 1 / 1.054, "Divide the error's norm"),
+    ("05.1", 1_001 * 890, "waiting for"),
+    ("05.1", 1_000, "closed groups"),
+    ("05.2", 890, "four sources"),
+    ("05.3", 890, "Give the function itself"),
+    ("05.3", lambda tokens: 890 * tokens, "At 128 tokens it gives 113,920; more is kept"),
+    ("05.4", 40 * 128 * 528 / 890, "as much as the windows"),
+    ("05.5", 92.04, "published formats"),
+    ("05.5", 23, "Bytes per token first"),
+]
+
+
+def test_every_exercise_of_these_chapters_is_covered():
+    covered = {name.split(".")[0] for name in RIGHT}
+    assert sorted(RIGHT) == [name for name in NAMES if name.split(".")[0] in covered]
+    assert {name for name, _, _ in WRONG} == set(RIGHT)
+
+
+@pytest.mark.parametrize(("name", "answer"), [(name, answer) for name, found in RIGHT.items() for answer in found])
+def test_right_answers_pass(name, answer):
+    assert check(name, answer).message == "right"
+    assert verify(name, answer).passed
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), WRONG)
+def test_mistakes_get_their_hint(name, answer, words):
+    result = check(name, answer)
+    assert not result
+    assert result.message.startswith("not yet. ")
+    assert words in result.message
+    with pytest.raises(AssertionError, match=f"Exercise {name}"):
+        verify(name, answer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_not_an_answer(name):
+    for empty in (None, ...):
+        result = check(name, empty)
+        assert not result
+        assert repr(result) == f"· Exercise {name}: not answered yet"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("nonsense", ["nonsense", [], True, math.nan, -1, object(), lambda *_: None], ids=repr)
+def test_nonsense_gets_a_hint_and_no_traceback(name, nonsense):
+    assert check(name, nonsense).message.startswith("not yet. ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hints_do_not_give_the_answer_away(name):
+    hint = check(name, -1).message
+    for answer in RIGHT.get(name, []):
+        if isinstance(answer, (int, float)):
+            assert not {f"{answer:g}", f"{answer:.0f}", f"{answer:,.0f}"} & set(re.findall(r"[\d,.]*\d", hint))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_exercises_are_numbered_and_stand_in_their_chapter(chapter):
+    names = names_of(chapter)
+    assert names == [f"{chapter}.{n}" for n in range(1, len(names) + 1)]
+    assert 4 <= len(names) <= 6
+    (path,) = BOOK.glob(f"{chapter}-*.ipynb")
+    cells = nbformat.read(path, as_version=4).cells
+    for number, name in enumerate(names, start=1):
+        asked = [cell for cell in cells if cell.id == f"exercise-{number}"]
+        solved = [cell for cell in cells if cell.id == f"solution-{number}"]
+        assert len(asked) == len(solved) == 1
+        assert f'check("{name}", answer)' in asked[0].source
+        assert f'verify("{name}"' in solved[0].source
+        assert "solution" in solved[0].metadata.tags
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(KeyError, match=r"no exercise '01\.99'; chapter 01 has 01\.1, 01\.2"):
+        check("01.99", 1)
+    with pytest.raises(KeyError, match="no exercises for chapter '77'"):
+        check("77.1", 1)
+    with pytest.raises(KeyError, match="no exercises for chapter 'nonsense'"):
+        verify("nonsense", 1)
