@@ -134,7 +134,7 @@ def compare(x: torch.Tensor, rounds: int) -> list[dict]:
         stored = {c.name: c.encode(x) for c in candidates}
         # The copy runs in the same turns, so that the ratio is of one run.
         encode = in_turn({c.name: (lambda c=c: c.encode(x)) for c in candidates}, rounds, x.device)
-        decode_calls: dict[str, Callable] = {c.name: (lambda c=c: c.decode(stored[c.name])) for c in candidates}
+        decode_calls = {c.name: (lambda c=c, packed=stored[c.name]: c.decode(packed)) for c in candidates}
         decode = in_turn({"copy": x.clone, **decode_calls}, rounds, x.device)
         for candidate in candidates:
             seconds = decode[candidate.name]

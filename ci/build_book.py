@@ -60,7 +60,7 @@ def stage(project: Project) -> Path:
     """Lay out afresh what Jupyter Book reads: settings, pages, executed chapters, and vendored files."""
     folder = project.build / "stage"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns("*.ipynb", "_vendor", ".*"))
+    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns("*.ipynb", "*.toml", "_vendor", ".*"))
     for chapter in project.chapters:
         shutil.copy(results.result_path(chapter, project), folder / chapter.relative_to(project.root))
     # Jupyter Book looks for _static, whose styles and scripts it puts on every page, beside _config.yml.
@@ -75,12 +75,13 @@ def stage(project: Project) -> Path:
 
 
 def mend(page: str) -> str:
-    """A built page without two faults of the tools.
+    """A built page without three faults of the tools.
 
-    docutils gives bibliographies roles that are deprecated. Sphinx loads MathJax on the front page whenever
-    any page that it leads to has a formula.
+    docutils gives bibliographies roles that are deprecated. MyST-NB names every fold alike, whatever it says.
+    Sphinx loads MathJax on the front page whenever any page that it leads to has a formula.
     """
     page = page.replace('role="doc-biblioentry"', 'role="listitem"')
+    page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     if 'class="math ' not in page:
         page = re.sub(r"\s*<script>window\.MathJax = .*?</script>", "", page)
         page = re.sub(r'\s*<script[^>]* src="[^"]*mathjax[^"]*"></script>', "", page)

@@ -24,16 +24,17 @@ NOTEBOOK_METADATA = {
 # On a machine that already has ds41 the cell only reports. On Colab it installs the package, which pins
 # nothing, so the running torch, triton and numpy stay; replacing a loaded library breaks the session.
 COLAB_CELL = """\
-# @title Make ready: on Colab this installs ds41 and leaves torch, triton and numpy alone
+# @title Make ready: installs ds41 on Colab; torch, triton and numpy stay as they are
 import sys
 from importlib import metadata, util
 
 if util.find_spec("ds41") is None:
+    repository = "{url}"
     if "google.colab" not in sys.modules:
-        raise ModuleNotFoundError("no ds41 here: in a clone of {url} run `make book` or `pip install -e .`")
+        raise ModuleNotFoundError(f"no ds41 here: `make book` in {repository}")
     torch_version = metadata.version("torch")
-    %pip install -q "ds41 @ git+{url}@{branch}"
-    assert metadata.version("torch") == torch_version, "torch was replaced: restart the runtime"
+    %pip install -q "ds41 @ git+{repository}@{branch}"
+    assert metadata.version("torch") == torch_version, "torch changed: restart"
 
 from ds41 import environment
 

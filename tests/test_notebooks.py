@@ -58,10 +58,12 @@ def test_the_address_stands_in_one_place():
         assert chapter.read_text(encoding="utf-8").count(address) == derived
 
 
-def test_the_colab_cell_installs_nothing_that_colab_has(tmp_path):
+def test_the_colab_cell_installs_nothing_that_colab_has():
     """It asks pip for the package alone, and the package asks for no version of what is loaded already."""
-    assert re.findall(r"%pip install .*", notebook_form.colab_source(HERE)) == [
-        f'%pip install -q "ds41 @ git+{HERE.repository_url}@{HERE.repository_branch}"'
+    source = notebook_form.colab_source(HERE)
+    assert f'repository = "{HERE.repository_url}"' in source
+    assert re.findall(r"%pip install .*", source) == [
+        f'%pip install -q "ds41 @ git+{{repository}}@{HERE.repository_branch}"'
     ]
     pyproject = (HERE.root / "pyproject.toml").read_text(encoding="utf-8")
     requirements = re.search(r"^dependencies = \[(.*?)\]$", pyproject, re.MULTILINE | re.DOTALL)[1]

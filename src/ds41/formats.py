@@ -21,7 +21,16 @@ from typing import NamedTuple
 
 import torch
 
-from ds41.small_floats import E2M1_MAX, E4M3_MAX, Element, Scale, number_table, round_to_e2m1, round_to_e4m3
+from ds41.small_floats import (
+    E2M1_MAX,
+    E4M3_MAX,
+    Element,
+    Scale,
+    number_table,
+    round_to_e2m1_,
+    round_to_e4m3,
+    write_e4m3,
+)
 
 # On a CPU the work runs in pieces whose fp32 copy stays in the second-level cache.
 _CPU_PIECE = 2**19
@@ -95,23 +104,31 @@ class BlockFormat:
         rows = x.detach().reshape(-1, channels)
         codes = torch.empty(rows.shape[0], channels * self.element_bits // 8, dtype=torch.uint8, device=x.device)
         scales = torch.empty(rows.shape[0], channels // self.block, dtype=torch.uint8, device=x.device)
+        work = _workspace(rows, 4)
         for part in _pieces(rows):
-            blocks = rows[part].to(torch.float32).reshape(-1, self.block)
-            amax = _block_amax(blocks)
+            values, magnitudes, spare, spare_too = (w[: rows[part].numel()].view(-1, self.block) for w in work)
+            values.view_as(rows[part]).copy_(rows[part])
+            torch.abs(values, out=magnitudes)
+            amax = _block_amax(magnitudes)
             if validate and not bool(torch.isfinite(amax).all()):
                 raise not_finite_error(x)
             scale_codes = self._scale_codes(amax)
             scales[part] = scale_codes.view(-1, scales.shape[1])
-            scaled = blocks / self.scale_values(scale_codes)[:, None]
-            codes[part] = self._element_codes(scaled).view(-1, codes.shape[1])
+            divisor = self.scale_values(scale_codes)[:, None]
+            if self.element == "e4m3":
+                write_e4m3(values.div_(divisor).view_as(codes[part]), codes[part])
+            else:
+                nibbles = round_to_e2m1_(magnitudes.div_(divisor), spare, spare_too)
+                _write_nibbles(nibbles, values, spare, codes[part])
         leading = x.shape[:-1]
         return Packed(codes.view(*leading, codes.shape[1]), scales.view(*leading, scales.shape[1]))
 
     def decode(self, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """Give back the stored values, [..., C].
 
-        In bfloat16 and float32 every value is exact; so it is in float16 for MAIN_KV. A product beyond the finite
-        range of ``dtype`` saturates (only E8M0 scales reach that far); a byte that is NaN in its format gives NaN.
+        Every value that :meth:`encode` stores is exact in bfloat16 and float32, those of MAIN_KV in float16 too. A
+        product beyond the finite range of ``dtype`` saturates (only E8M0 scales reach that far); a byte that is NaN
+        in its format gives NaN.
 
         Raises:
             ValueError: codes and scales do not belong together.
@@ -125,13 +142,16 @@ class BlockFormat:
         out = torch.empty(code_rows.shape[0], channels, dtype=dtype, device=codes.device)
         pairs = _pair_table(self.element, codes.device)
         largest = torch.finfo(dtype).max
+        work = _workspace(out, 2)
         for part in _pieces(out):
-            index = self._pair_index(code_rows[part])
-            values = torch.index_select(pairs, 0, index).view(torch.float32).view(-1, self.block)
-            values *= self.scale_values(scale_rows[part].reshape(-1))[:, None]
+            values, index = (w[: out[part].numel()] for w in work)
+            table_index = self._write_pair_index(code_rows[part], index)
+            torch.index_select(pairs, 0, table_index, out=values.view(torch.int64))
+            blocks = values.view(-1, self.block)
+            blocks *= self.scale_values(scale_rows[part].reshape(-1))[:, None]
             if self.scale == "e8m0":
-                values.clamp_(-largest, largest)
-            out[part] = values.view(-1, channels)
+                blocks.clamp_(-largest, largest)
+            out[part] = blocks.view(-1, channels)
         return out.view(*codes.shape[:-1], channels)
 
     def fake_quantize(self, x: torch.Tensor) -> torch.Tensor:
@@ -146,7 +166,7 @@ class BlockFormat:
         """
         channels = self._check_input(x)
         blocks = x.detach().reshape(-1, self.block).to(torch.float32)
-        amax = _block_amax(blocks)
+        amax = _block_amax(blocks.abs())
         clipped = amax > self.element_max * self.scale_values(self._scale_codes(amax))
         return clipped.view(*x.shape[:-1], channels // self.block)
 
@@ -164,21 +184,13 @@ class BlockFormat:
         bits = (floored * torch.tensor(1 / self.element_max, dtype=torch.float32)).view(torch.int32)
         return ((bits >> 23) + ((bits & 0x7FFFFF) != 0)).to(torch.uint8)
 
-    def _element_codes(self, scaled: torch.Tensor) -> torch.Tensor:
-        """float32 elements, divided by their scale -> uint8 codes, two to a byte for E2M1 (flat)."""
+    def _write_pair_index(self, codes: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """Stored bytes -> one int32 table index for two channels (flat, in the memory of ``spare``)."""
+        stored = codes.reshape(-1)
         if self.element == "e4m3":
-            return round_to_e4m3(scaled)
-        sign = (scaled.view(torch.int32) >> 28) & 8
-        codes = round_to_e2m1(scaled.abs_()).to(torch.int32).bitwise_or_(sign)
-        # Two neighbours side by side in 64 bits: shift the odd one down next to the even one, keep the low byte.
-        pairs = codes.view(torch.int64)
-        return (pairs | (pairs >> 28)).to(torch.uint8)
-
-    def _pair_index(self, codes: torch.Tensor) -> torch.Tensor:
-        """Stored bytes -> one int32 table index for two channels (flat)."""
-        if self.element == "e2m1":
-            return codes.reshape(-1).to(torch.int32)
-        return codes.reshape(-1).view(torch.int16).to(torch.int32) & 0xFFFF
+            stored = stored.view(torch.int16)
+        index = spare.view(torch.int32)[: stored.numel()].copy_(stored)
+        return index.bitwise_and_(0xFFFF)
 
     def _check_channels(self, channels: int) -> None:
         if channels <= 0 or channels % self.block:
@@ -231,12 +243,27 @@ def not_finite_error(x: torch.Tensor) -> ValueError:
     )
 
 
-def _block_amax(blocks: torch.Tensor) -> torch.Tensor:
-    """[N, block] -> the largest magnitude of each block; NaN if the block holds one."""
+def _block_amax(magnitudes: torch.Tensor) -> torch.Tensor:
+    """[N, block] -> the largest of each block; NaN if the block holds one."""
     # Folding once makes the slow reduction over a short dimension half as long.
-    half = blocks.shape[1] // 2
-    magnitudes = blocks.abs()
+    half = magnitudes.shape[1] // 2
     return torch.maximum(magnitudes[:, :half], magnitudes[:, half:]).amax(-1)
+
+
+def _write_nibbles(nibbles: torch.Tensor, values: torch.Tensor, spare: torch.Tensor, out: torch.Tensor) -> None:
+    """Codes 0..7 (float32) with the signs of ``values``, two to a byte; overwrites all but ``out``'s shape."""
+    signs = torch.bitwise_right_shift(values.view(torch.int32), 28, out=spare.view(torch.int32)).bitwise_and_(8)
+    codes = values.view(torch.int32).copy_(nibbles).bitwise_or_(signs)
+    # Two neighbours side by side in 64 bits: shift the odd one down next to the even one, keep the low byte.
+    pairs = codes.view(torch.int64)
+    shifted = torch.bitwise_right_shift(pairs, 28, out=spare.view(torch.int64))
+    out.copy_(shifted.bitwise_or_(pairs).view_as(out))
+
+
+def _workspace(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` float32 buffers of one piece: fresh ones for each piece would be paged in each time."""
+    largest = max((rows[part].numel() for part in _pieces(rows)[:1]), default=0)
+    return torch.empty(count, largest, dtype=torch.float32, device=rows.device)
 
 
 def _pieces(rows: torch.Tensor) -> list[slice]:

@@ -36,24 +36,40 @@ def e8m0_values() -> list[float]:
 
 
 def round_to_e4m3(x: torch.Tensor) -> torch.Tensor:
+    """Nearest E4M3 code of float32 numbers, ties to even, saturating at 448 (uint8, same shape)."""
+    codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+    write_e4m3(x.clone(), codes)
+    return codes
+
+
+def write_e4m3(x: torch.Tensor, codes: torch.Tensor) -> None:
+    """:func:`round_to_e4m3` into existing ``codes``; ``x`` is overwritten."""
     # Overflow in this cast gave NaN up to torch 2.11 and saturates since; the clamp makes both saturate.
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+    codes.view(torch.float8_e4m3fn).copy_(x.clamp_(-E4M3_MAX, E4M3_MAX))
 
 
 def round_to_e2m1(magnitude: torch.Tensor) -> torch.Tensor:
-    """Nearest E2M1 code 0..7 of magnitudes >= 0, ties to even, saturating at code 7 (as float32).
+    """Nearest E2M1 code 0..7 of float32 magnitudes, ties to even, saturating at code 7 (as float32).
 
     The steps are 1/2 up to 2, 1 up to 4, and 2 up to 6. Rounded with one step, a magnitude counts codes too high
     wherever another step holds, so the smallest of the three counts is right; torch rounds halves to even.
     """
-    by_half = (magnitude * 2).round_()
-    by_one = magnitude.round().add_(2)
-    by_two = (magnitude * 0.5).round_().add_(4)
-    return torch.minimum(by_half, by_one).minimum(by_two).clamp_(max=7)
+    spare = magnitude.new_empty(2, *magnitude.shape)
+    return round_to_e2m1_(magnitude.clone(), spare[0], spare[1])
+
+
+def round_to_e2m1_(magnitude: torch.Tensor, spare: torch.Tensor, spare_too: torch.Tensor) -> torch.Tensor:
+    """:func:`round_to_e2m1` in place; the two spare tensors of the same shape are overwritten."""
+    by_half = torch.mul(magnitude, 2, out=spare).round_()
+    by_one = torch.round(magnitude, out=spare_too).add_(2)
+    by_two = magnitude.mul_(0.5).round_().add_(4)
+    smallest = torch.minimum(by_half, by_one, out=by_half)
+    return torch.minimum(smallest, by_two, out=by_two).clamp_(max=7)
 
 
 @lru_cache(maxsize=16)
 def number_table(kind: str, device: torch.device) -> torch.Tensor:
+    """The numbers of "e2m1", "e4m3" or "e8m0" by code, as float32."""
     values = {"e2m1": e2m1_values, "e4m3": e4m3_values, "e8m0": e8m0_values}[kind]()
     return torch.tensor(values, dtype=torch.float64).to(torch.float32).to(device)
 

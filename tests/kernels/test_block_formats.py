@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat, Packed
+from ds41.kernels.aot import all_cases
 from ds41.kernels.decode import decode_blocks, decode_launch
 from ds41.kernels.encode import encode_blocks, encode_launch
 
@@ -274,6 +275,24 @@ def test_repeated_launches_agree(block_format, device):
     first = encode(block_format, x)
     for _ in range(19 if device.type == "cuda" else 2):
         assert_same_packed(encode(block_format, x), first)
+
+
+def test_compile_cases_are_the_published_formats_and_widths():
+    """kernels/ imports nothing of ds41, so it repeats the formats' numbers."""
+    widths = {"main_kv": (MAIN_KV, 512), "index_key": (INDEX_KEY, 128), "window_kv": (WINDOW_KV, 512)}
+    seen = set()
+    for case in all_cases():
+        operation, name = case.name.split("_")[0], "_".join(case.name.split("_")[1:3])
+        if operation not in ("encode", "decode"):
+            continue
+        block_format, channels = widths[name]
+        constants = case.launch.constants
+        expected = layout(block_format) | {"channels": channels}
+        if operation == "encode":
+            expected["amax_floor"] = block_format.amax_floor
+        assert {key: constants[key.upper()] for key in expected} == expected
+        seen.add((operation, name))
+    assert len(seen) == 2 * len(widths)
 
 
 def test_input_of_a_graph_is_encoded_without_it(device):

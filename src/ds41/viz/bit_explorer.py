@@ -164,7 +164,7 @@ def _operand(role: str, label: str, kind: SmallFloat, code: int) -> str:
             pressed = "true" if digit == "1" else "false"
             buttons += (
                 f'<button type="button" class="ds-bit" data-role="{role}" data-bit="{bit}" '
-                f'aria-pressed="{pressed}" aria-label="{role} {name}, bit {bit}">{digit}</button>'
+                f'aria-pressed="{pressed}" aria-label="{role} {name}, bit {bit}: {digit}">{digit}</button>'
             )
         groups += f'<span class="ds-bit-field"><span>{buttons}</span><small>{name}</small></span>'
     return (

@@ -20,7 +20,7 @@ function operandView(role, label, type, code) {
         bit -= 1;
         buttons +=
           `<button type="button" class="ds-bit" data-role="${role}" data-bit="${bit}" ` +
-          `aria-pressed="${digit === "1"}" aria-label="${role} ${name}, bit ${bit}">${digit}</button>`;
+          `aria-pressed="${digit === "1"}" aria-label="${role} ${name}, bit ${bit}: ${digit}">${digit}</button>`;
       }
       return `<span class="ds-bit-field"><span>${buttons}</span><small>${name}</small></span>`;
     });

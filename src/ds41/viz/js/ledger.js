@@ -8,7 +8,7 @@ function countBytes(data, plan, tokens) {
   const main = data.main[plan.main];
   const index = data.index[plan.index];
   const owners = data.layers
-    .filter((layer) => layer.owns)
+    .filter((layer) => layer.owns || plan.sharing === "off")
     .map((layer) => ({ layer: layer.layer, ratio: plan.ratios === "one" ? 1 : layer.ratio }));
   const sum = (size) => owners.reduce((total, owner) => total + size(owner), 0);
   return {
