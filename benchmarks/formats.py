@@ -4,7 +4,8 @@
 
 All candidates take and give bfloat16 and run in turn. "x copy" is the time over that of a plain copy of the
 bfloat16 tensor into fresh memory, which is what decode must write at least. "same bytes" is the share of stored
-bytes equal to ds41's: torchao rounds its MX scales up as asked (rceil), and its NVFP4 has no floor on the scale.
+bytes equal to ds41's: torchao rounds its MX scales up as asked (rceil); its NVFP4 multiplies by the
+reciprocal of the scale, which moves exact ties to the wrong side.
 """
 
 from __future__ import annotations

@@ -195,9 +195,7 @@ def _fields_of(kind: type, file: FileValues, prefix: str = "") -> dict:
         raise ConfigError(f"{file.origin} lacks {', '.join(missing)}")
     unknown = sorted(set(file.values) - set(known))
     if unknown:
-        warnings.warn(
-            f"{file.origin}: keys without a meaning here, ignored: {', '.join(unknown)}", stacklevel=4
-        )
+        warnings.warn(f"{file.origin}: keys without a meaning here, ignored: {', '.join(unknown)}", stacklevel=4)
     return {
         name: check_value(file, prefix + name, value, known[name].type)
         for name, value in file.values.items()

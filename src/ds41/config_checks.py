@@ -89,9 +89,7 @@ def _check_sharing_plan(c: ModelConfig) -> None:
         "kv_source_layer_ids", "index_source_layer_ids", "engram_layer_ids", "dspark_target_layer_ids",
     ):  # fmt: skip
         ids = getattr(c, name)
-        _require(
-            list(ids) == sorted(set(ids)), f"{name} is {list(ids)}; expected ascending layer ids, none twice"
-        )
+        _require(list(ids) == sorted(set(ids)), f"{name} is {list(ids)}; expected ascending layer ids, none twice")
         for layer in ids:
             _require(0 <= layer < layers, f"{name} names layer {layer}; there are layers 0 to {layers - 1}")
     for name in ("kv_source_layer_ids", "index_source_layer_ids"):

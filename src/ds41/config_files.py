@@ -61,9 +61,7 @@ def read_values(data: object, origin: str) -> FileValues:
         return _read_nested(data, origin)
     if "dim" in data:
         return _read_flat(data, origin)
-    raise ConfigError(
-        f"{origin} has neither text_config (nested form) nor dim (flat form): not a DeepSeek-V4.1 config"
-    )
+    raise ConfigError(f"{origin} has neither text_config (nested form) nor dim (flat form): not a DeepSeek-V4.1 config")
 
 
 def check_value(file: FileValues, name: str, value: object, annotation: str) -> object:

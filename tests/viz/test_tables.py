@@ -21,8 +21,14 @@ def test_numbers_are_right_aligned_and_words_are_not():
 
 
 def test_whole_fractions_are_shown_in_full():
-    rows = [["a", Fraction(47185920), Fraction(7029, 2), 0.0266]]
-    assert table("Sizes", ["x", "a", "b", "c"], rows).rows == (("a", "47,185,920", "3,514.5", "0.0266"),)
+    rows = [["a", Fraction(47185920), Fraction(7029, 2), 0.0266, float("inf")]]
+    shown = ("a", "47,185,920", "3,514.5", "0.0266", "inf")
+    assert table("Sizes", ["x", "a", "b", "c", "d"], rows).rows == (shown,)
+
+
+def test_a_title_with_quotes_stays_inside_its_attribute():
+    page = table('The "890"', ["a"], [[1]])._repr_html_()
+    assert 'aria-label="The &quot;890&quot;"' in page
 
 
 def test_a_ragged_row_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from numbers import Number
 
 from ds41.viz.diagram import Diagram
@@ -20,7 +21,7 @@ class Table:
     numeric: tuple[int, ...]
 
     def _repr_html_(self) -> str:
-        scroll = f'<div class="ds-scroll" role="region" aria-label="{self.title}" tabindex="0">'
+        scroll = f'<div class="ds-scroll" role="region" aria-label="{escape(self.title)}" tabindex="0">'
         body = f"{scroll}{html_table(self.header, self.rows, self.numeric)}</div>"
         return Diagram("grid", self.title, body)._repr_html_()
 
@@ -65,6 +66,6 @@ def _is_number(cell: object) -> bool:
 def _shown(cell: object) -> str:
     if isinstance(cell, bool) or not isinstance(cell, Number):
         return str(cell)
-    if cell == int(cell):
+    if float(cell).is_integer():
         return f"{int(cell):,}"
     return f"{float(cell):,.6g}"
