@@ -31,6 +31,13 @@ def test_a_title_with_quotes_stays_inside_its_attribute():
     assert 'aria-label="The &quot;890&quot;"' in page
 
 
+def test_a_number_has_at_most_a_unit():
+    numbers = ["−2.9 %", "+61.8 %", "1.56 GB", "0 (compute)", "890 B", "3.95", "1e-3", "—", ""]
+    words = ["4 bits, scale per 16", "163,840 entries × 288", "2 per latent", "FP4"]
+    header = [str(i) for i in range(len(numbers) + len(words))]
+    assert table("t", header, [numbers + words]).numeric == tuple(range(len(numbers)))
+
+
 def test_a_ragged_row_is_refused():
     with pytest.raises(ValueError, match=r"2 columns; rows have \[1, 2\]"):
         table("t", ["a", "b"], [[1, 2], [3]])

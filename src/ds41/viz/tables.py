@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,6 +10,9 @@ from numbers import Number
 
 from ds41.viz.diagram import Diagram
 from ds41.viz.diagram import table as html_table
+
+# A number with its unit, such as "−2.9 %", "1.56 GB" or "0 (compute)"; also an empty cell or a dash.
+_NUMBER = re.compile(r"[–—]?|[+\-−±≈<>~ ]*\d[\d,.]*(e[+-]?\d+)? ?(%|[A-Za-zµ/×]{1,4})?( \(.*\))?")
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,7 @@ def summary_row(chapter: str, claim: str, predicted: str, measured: str, verdict
 def _is_number(cell: object) -> bool:
     if isinstance(cell, Number):
         return True
-    text = str(cell).strip().lstrip("+-−±≈<>~ ")
-    return text[:1].isdigit() or text in ("", "–", "—")
+    return _NUMBER.fullmatch(str(cell).strip()) is not None
 
 
 def _shown(cell: object) -> str:
