@@ -15,7 +15,7 @@ from ds41.kernels.resources import global_accesses, wide_share
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Compiles four cases, and three that must be found at fault; prints what the tests below look at.
+# Compiles four cases, and four that must be found at fault; prints what the tests below look at.
 PROBE = """
 import dataclasses, json, re, sys
 sys.path.insert(0, "ci")
@@ -38,6 +38,8 @@ def only(launch, wide=True):
 gaps = case.launch.arguments | {"x_row_stride": 513}
 found["narrow"] = only(dataclasses.replace(case.launch, arguments=gaps))
 found["broken"] = only(dataclasses.replace(case.launch, constants=case.launch.constants | {"TILE_ROWS": 3}))
+crowded = case.launch.constants | {"TILE_ROWS": 16}
+found["spill"] = only(dataclasses.replace(case.launch, constants=crowded, num_warps=1))
 compile_kernels.SHARED_LIMIT[75] = 100
 found["shared"] = only(case.launch)
 print(json.dumps(found))
@@ -102,6 +104,7 @@ def test_faults_are_found_and_named(probe):
     assert "encode_main_kv_float32 for sm_75: loads by bytes a thread" in narrow
     (broken,) = probe["broken"]
     assert broken.startswith("encode_main_kv_float32 for sm_75: CompilationError")
+    assert any(problem.startswith("encode_main_kv_float32 for sm_75: spills ") for problem in probe["spill"])
     (shared,) = probe["shared"]
     assert "2048 bytes of shared memory; the limit is 100" in shared
 
