@@ -48,7 +48,7 @@ html: $(BOOK_READY)
 	$(RUN) ci/build_book.py
 
 test: lint hygiene workflows unit kernels notebooks html pages
-	@echo "all checks passed"
+	@$(RUN) ci/browser.py
 
 lint: $(CHECKS_READY)
 	$(RUN) -m ruff check
@@ -76,5 +76,5 @@ serve: $(BOOK_READY)
 	$(RUN) -m http.server --bind 127.0.0.1 --directory build/html $(PORT)
 
 clean:
-	rm -rf build dist .pytest_cache .hypothesis .ruff_cache
+	rm -rf build dist .pytest_cache .hypothesis .ruff_cache book/.ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

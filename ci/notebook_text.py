@@ -42,7 +42,10 @@ def _unescaped(header: str) -> str:
 
 def from_text(text: str) -> NotebookNode:
     """The notebook of a percent text; a cell whose header gives no id comes back with the id None."""
-    notebook = jupytext.reads(text, fmt=FORMAT)
+    try:
+        notebook = jupytext.reads(text, fmt=FORMAT)
+    except nbformat.ValidationError as error:
+        raise NotebookError(f"a cell's header makes no valid notebook: {error.message}") from error
     for number, cell in enumerate(notebook.cells, start=1):
         cell.metadata.pop("lines_to_next_cell", None)
         cell["id"] = cell.metadata.pop("id", None)
@@ -51,11 +54,21 @@ def from_text(text: str) -> NotebookNode:
                 f"cell {number} has the words {cell.metadata['title']!r} in its header: "
                 'write id="..." and tags=[...] there, and prose in a cell'
             )
+        _check_header(number, cell)
         unknown = set(cell.metadata) - {"tags", "mystnb"}
         if unknown:
             name = cell["id"] or f"number {number}"
             raise NotebookError(f"cell {name} has unknown header entries {sorted(unknown)}: use id, tags, mystnb")
     return notebook
+
+
+def _check_header(number: int, cell: NotebookNode) -> None:
+    """Refuse values of the wrong kind here, where the cell can still be named."""
+    mystnb = cell.metadata.get("mystnb", {})
+    if not (cell["id"] is None or isinstance(cell["id"], str)):
+        raise NotebookError(f'cell {number} has id={cell["id"]!r}: write id="..."')
+    if not isinstance(mystnb, dict):
+        raise NotebookError(f"cell {number} has mystnb={mystnb!r}: write mystnb={{...}}")
 
 
 def _check_round_trip(before: list[NotebookNode], after: list[NotebookNode]) -> None:

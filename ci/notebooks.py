@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
                 return to_text(project, options.name, options.file)
             case _:
                 return from_text(project, options.file, options.name)
-    except (NotebookError, ProjectError, OSError) as error:
+    except (NotebookError, ProjectError, OSError, UnicodeDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

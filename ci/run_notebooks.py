@@ -64,6 +64,13 @@ def parse_parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def positive(text: str) -> int:
+    """Whole seconds above zero."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    return int(text)
+
+
 def chapter_parameters(chapter: Path, given: dict[str, Any]) -> dict[str, Any]:
     """The parameters to pass. papermill only logs a name that the notebook does not have, so this checks."""
     known = papermill.inspect_notebook(chapter)
@@ -159,8 +166,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="auto: full on CUDA, small on a CPU",
     )
     add("-p", dest="parameters", action="append", default=[], type=parse_parameter, metavar="NAME=VALUE")
-    add("--timeout", type=float, default=NOTEBOOK_TIMEOUT_S, help="seconds a notebook may take (%(default)s)")
-    add("--cell-timeout", type=int, default=CELL_TIMEOUT_S, help="seconds a cell may take (%(default)s)")
+    add("--timeout", type=positive, default=NOTEBOOK_TIMEOUT_S, help="seconds a notebook may take (%(default)s)")
+    add("--cell-timeout", type=positive, default=CELL_TIMEOUT_S, help="seconds a cell may take (%(default)s)")
     add("--force", action="store_true", help="run chapters even if nothing changed")
     add("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
     return parser.parse_args(argv)

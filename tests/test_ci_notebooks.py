@@ -240,11 +240,21 @@ def test_two_cells_with_one_id_are_refused(project, tmp_path, capsys):
     [
         ('# %% Set up id="a"\nx = 1\n', "has the words 'Set up' in its header"),
         ('# %% id="a" slideshow={"slide_type": "skip"}\nx = 1\n', r"unknown header entries \['slideshow'\]"),
+        ('# %% id="a" tags="parameters"\nx = 1\n', "'parameters' is not of type 'array'"),
+        ('# %% id="a" mystnb="x" tags=["solution"]\nx = 1\n', "cell 1 has mystnb='x': write mystnb="),
+        ("# %% id=3\nx = 1\n", "cell 1 has id=3: write id="),
     ],
 )
 def test_headers_that_mean_nothing_are_refused(text, message):
     with pytest.raises(NotebookError, match=message):
         notebook_text.from_text(text)
+
+
+def test_a_text_in_another_encoding_is_an_error_not_a_traceback(project, tmp_path, capsys):
+    text = tmp_path / "01-first.py"
+    text.write_bytes('# %% [markdown] id="a"\n# # Grüße\n'.encode("latin-1"))
+    assert notebooks.main(["--root", str(project.root), "from-text", str(text)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_a_cell_that_text_cannot_carry_is_refused(project):

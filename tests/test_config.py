@@ -256,3 +256,34 @@ def test_configurations_are_values():
     assert hash(config) == hash(ModelConfig.flash())
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.head_dim = 1
+
+
+def test_an_unbuildable_file_is_named_with_its_own_key(tmp_path):
+    """The rules speak of ModelConfig names; the reader of a flat file knows others."""
+    flat = json.loads(FLAT_FILE.read_text(encoding="utf-8"))
+    path = tmp_path / "config.json"
+    for key, value in (("window_size", -1), ("n_layers", -3)):
+        path.write_text(json.dumps(flat | {key: value}), encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"config\.json: {key} is {value}; expected a positive number"):
+            ModelConfig.from_json(path)
+
+
+def test_numbers_beyond_64_bits_and_endless_files_are_refused(tmp_path):
+    flat = json.loads(FLAT_FILE.read_text(encoding="utf-8"))
+    with pytest.raises(ConfigError, match=r"window_size is .*; expected an integer below 2\^63"):
+        ModelConfig.from_dict(flat | {"window_size": 2**1100})
+    path = tmp_path / "weights.bin"
+    with path.open("wb") as file:
+        file.truncate(17 * 2**20)
+    with pytest.raises(ConfigError, match=r"weights\.bin has more than 16,777,216 bytes"):
+        ModelConfig.from_json(path)
+
+
+def test_long_values_and_strange_keys_do_not_flood_the_message():
+    flat = json.loads(FLAT_FILE.read_text(encoding="utf-8"))
+    with pytest.raises(ConfigError) as error:
+        ModelConfig.from_dict(flat | {"compress_ratios": ["x"] * 100_000})
+    assert len(str(error.value)) < 300
+    with pytest.warns(UserWarning, match="and 2990 more") as caught:
+        ModelConfig.from_dict(flat | {f"k{i}\n\x1b[31m": 1 for i in range(3000)})
+    assert "\x1b" not in str(caught[0].message)

@@ -259,6 +259,16 @@ def test_any_shape_stride_and_type(block_format, dtype, monkeypatch):
 
 
 @by_name
+def test_records_are_read_wherever_they_lie_in_a_pool(block_format):
+    packed = block_format.encode(torch.randn(4, 64, generator=torch.Generator().manual_seed(5)))
+    for offset in (1, 2, 3):
+        pool = torch.zeros(packed.nbytes + offset, dtype=torch.uint8)
+        codes = pool[offset : offset + packed.codes.numel()].copy_(packed.codes.flatten()).view_as(packed.codes)
+        scales = pool[-packed.scales.numel() :].copy_(packed.scales.flatten()).view_as(packed.scales)
+        assert torch.equal(block_format.decode(Packed(codes, scales)), block_format.decode(packed))
+
+
+@by_name
 def test_empty_input_gives_empty_output(block_format):
     for shape in ((0, 64), (2, 0, 64)):
         packed = block_format.encode(torch.zeros(shape))
@@ -275,6 +285,8 @@ def test_nan_and_infinity_are_refused_with_their_place(block_format, bad):
         block_format.encode(x)
     with pytest.raises(ValueError, match="finite"):
         block_format.fake_quantize(x)
+    with pytest.raises(ValueError, match="finite"):
+        block_format.clipped_blocks(x)
 
 
 def test_wrong_input_is_named():

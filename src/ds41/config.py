@@ -7,6 +7,7 @@ Source: DeepSeek-V4.1-Flash ``config.json``, ``inference/config.json``; report s
 from __future__ import annotations
 
 import json
+import reprlib
 import warnings
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
@@ -173,7 +174,10 @@ class ModelConfig:
         if vision is not None:
             tower = FileValues(origin, vision, file.spelling)
             values["vision"] = VisionConfig(**_fields_of(VisionConfig, tower, "vision."))
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {file.spelled(str(error))}") from None
 
     @cached_property
     def layers(self) -> tuple[LayerPlan, ...]:
@@ -195,7 +199,9 @@ def _fields_of(kind: type, file: FileValues, prefix: str = "") -> dict:
         raise ConfigError(f"{file.origin} lacks {', '.join(missing)}")
     unknown = sorted(set(file.values) - set(known))
     if unknown:
-        warnings.warn(f"{file.origin}: keys without a meaning here, ignored: {', '.join(unknown)}", stacklevel=4)
+        names = [key if key.isidentifier() else reprlib.repr(key) for key in unknown[:10]]
+        names += [f"and {len(unknown) - 10} more"] if len(unknown) > 10 else []
+        warnings.warn(f"{file.origin}: keys without a meaning here, ignored: {', '.join(names)}", stacklevel=4)
     return {
         name: check_value(file, prefix + name, value, known[name].type)
         for name, value in file.values.items()

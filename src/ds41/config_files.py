@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import reprlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class ConfigError(ValueError):
     """A configuration that no model can be built from; the message names key, value and expectation."""
+
+
+# Ten times the published file is about 40 kB; a device or a weight file never ends.
+_LARGEST_FILE = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class FileValues:
     def key(self, name: str) -> str:
         return self.spelling.get(name, name)
 
+    def spelled(self, message: str) -> str:
+        """A message about ModelConfig names, with the file's own keys in their place."""
+        return re.sub(r"\w+", lambda word: self.key(word[0]), message)
+
 
 def read_json(path: str | Path) -> object:
     """Parse a JSON file.
@@ -40,7 +51,13 @@ def read_json(path: str | Path) -> object:
     """
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise ConfigError(f"{path} has more than {_LARGEST_FILE:,} bytes; expected a configuration file")
+        return json.loads(content.decode("utf-8"))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -68,7 +85,7 @@ def check_value(file: FileValues, name: str, value: object, annotation: str) -> 
     """One JSON value as the field's annotation wants it: lists become tuples, integers serve as floats."""
 
     def fail(expected: str) -> ConfigError:
-        return ConfigError(f"{file.origin}: {file.key(name)} is {value!r}; expected {expected}")
+        return ConfigError(f"{file.origin}: {file.key(name)} is {reprlib.repr(value)}; expected {expected}")
 
     def is_int(item: object) -> bool:
         return isinstance(item, int) and not isinstance(item, bool)
@@ -76,21 +93,23 @@ def check_value(file: FileValues, name: str, value: object, annotation: str) -> 
     if annotation.startswith("tuple[int"):
         if not isinstance(value, (list, tuple)) or not all(is_int(item) for item in value):
             raise fail("a list of integers")
+        if any(abs(item) >= 2**63 for item in value):
+            raise fail("integers below 2^63")
         return tuple(value)
-    if annotation == "int" and not is_int(value):
-        raise fail("an integer")
+    if annotation == "int":
+        if not is_int(value):
+            raise fail("an integer")
+        if abs(value) >= 2**63:
+            raise fail("an integer below 2^63")
     if annotation.startswith("float"):
         if value is None and "None" in annotation:
             return None
         if not is_int(value) and not isinstance(value, float):
             raise fail("a number")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
+        # An integer may be too long for a float.
+        if not abs(value) < math.inf or abs(value) > sys.float_info.max:
             raise fail("a finite number")
-        return number
+        return float(value)
     if annotation == "str" and not isinstance(value, str):
         raise fail("a string")
     if annotation == "bool" and not isinstance(value, bool):

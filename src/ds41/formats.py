@@ -167,6 +167,8 @@ class BlockFormat:
         channels = self._check_input(x)
         blocks = x.detach().reshape(-1, self.block).to(torch.float32)
         amax = _block_amax(blocks.abs())
+        if not bool(torch.isfinite(amax).all()):
+            raise not_finite_error(x)
         clipped = amax > self.element_max * self.scale_values(self._scale_codes(amax))
         return clipped.view(*x.shape[:-1], channels // self.block)
 
@@ -188,7 +190,8 @@ class BlockFormat:
         """Stored bytes -> one int32 table index for two channels (flat, in the memory of ``spare``)."""
         stored = codes.reshape(-1)
         if self.element == "e4m3":
-            stored = stored.view(torch.int16)
+            # A slice of a byte pool may start at an odd byte, where torch does not read pairs.
+            stored = (stored.clone() if stored.storage_offset() % 2 else stored).view(torch.int16)
         index = spare.view(torch.int32)[: stored.numel()].copy_(stored)
         return index.bitwise_and_(0xFFFF)
 

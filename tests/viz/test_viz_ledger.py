@@ -136,6 +136,9 @@ def test_slider_and_field_show_one_context(ledger_page):
     assert readout(page, "context") == "1 token"
     field.fill("99999999")
     assert readout(page, "context") == "1,048,576 tokens"
+    for typed, spoken in (("-5", "1 token"), ("2.7", "2 tokens"), ("99999999", "1,048,576 tokens")):
+        field.fill(typed)
+        assert slider.get_attribute("aria-valuetext") == spoken
 
 
 @pytest.mark.browser

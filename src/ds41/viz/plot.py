@@ -68,6 +68,7 @@ def show(fig: Figure, *, alt: str, caption: str = "", title: str | None = None, 
     for name, svg in pictures:
         # Two plots share ids such as "axes_1"; the page needs each once.
         prefix = f"{identity}-{name or 'plot'}-"
+        svg = svg.replace(f' id="{LINE_LABEL}"', "")
         svg = re.sub(r'\bid="', f'id="{prefix}', svg)
         svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", svg)
         body += svg.replace("<svg ", f'<svg class="{name}" role="img" aria-label="{escape(alt)}" ', 1)

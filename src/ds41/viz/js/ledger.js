@@ -131,10 +131,13 @@ function mount(root, data) {
   const field = (name) => form.elements[name];
   const out = (name) => root.querySelector(`[data-out="${name}"]`);
 
+  const inTokens = (count) => `${whole(count)} token${count === 1 ? "" : "s"}`;
+  // What was typed may be empty, broken, or out of range.
+  const context = () => Math.min(Math.max(Math.floor(Number(field("tokens").value)) || 1, 1), data.tokens);
+
   function draw() {
     const plan = Object.fromEntries(new FormData(form));
-    const typed = Math.floor(Number(plan.tokens));
-    const tokens = Math.min(Math.max(typed || 1, 1), data.tokens);
+    const tokens = context();
     const ledger = countBytes(data, plan, tokens);
     const published = countBytes(data, data.published, tokens);
     const system = data.systems.find((one) => one.key === plan.compare);
@@ -142,7 +145,7 @@ function mount(root, data) {
     const sessions = (bytes) => whole(Math.floor(data.pool / bytes));
 
     out("token").innerHTML = `${exact(ledger.perToken)} <small>bytes</small>`;
-    out("context").textContent = `${whole(tokens)} token${tokens === 1 ? "" : "s"}`;
+    out("context").textContent = inTokens(tokens);
     out("total").innerHTML = `${value} <small>${unit}</small>`;
     out("exact").textContent = `exactly ${whole(ledger.total)} bytes`;
     out("sessions").textContent = ledger.total ? sessions(ledger.total) : "–";
@@ -163,14 +166,14 @@ function mount(root, data) {
   // Slider and field show one number; the one being moved leads.
   form.addEventListener("input", (event) => {
     if (event.target === field("slider")) field("tokens").value = Math.round(2 ** field("slider").value);
-    if (event.target === field("tokens")) field("slider").value = Math.log2(Number(field("tokens").value) || 1);
+    if (event.target === field("tokens")) field("slider").value = Math.log2(context());
     describe();
     draw();
   });
   // A reset restores the fields only after its event.
   form.addEventListener("reset", () => setTimeout(() => { describe(); draw(); }));
   form.addEventListener("submit", (event) => event.preventDefault());
-  const describe = () => field("slider").setAttribute("aria-valuetext", `${whole(Number(field("tokens").value))} tokens`);
+  const describe = () => field("slider").setAttribute("aria-valuetext", inTokens(context()));
   describe();
   draw();
 }
