@@ -300,3 +300,12 @@ def test_python_m_ds41_and_a_reader_that_leaves():
     assert process.wait(timeout=120) == 1
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_line_on_stderr():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ds41", "ledger", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "ds41: cannot write the output: No space left on device\n"

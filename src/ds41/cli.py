@@ -32,8 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"ds41: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; what is still buffered must not fail at exit either.
+    except OSError as error:
+        # The reader (head, less) has seen enough, or the disk is full. What is still buffered must not fail at exit.
+        if not isinstance(error, BrokenPipeError):
+            print(f"ds41: cannot write the output: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
