@@ -254,7 +254,7 @@ def _block_amax(magnitudes: torch.Tensor) -> torch.Tensor:
 
 
 def _write_nibbles(nibbles: torch.Tensor, values: torch.Tensor, spare: torch.Tensor, out: torch.Tensor) -> None:
-    """Codes 0..7 (float32) with the signs of ``values``, two to a byte; overwrites all but ``out``'s shape."""
+    """Codes 0..7 (float32) with the signs of ``values``, two to a byte, into ``out``; the rest is overwritten."""
     signs = torch.bitwise_right_shift(values.view(torch.int32), 28, out=spare.view(torch.int32)).bitwise_and_(8)
     codes = values.view(torch.int32).copy_(nibbles).bitwise_or_(signs)
     # Two neighbours side by side in 64 bits: shift the odd one down next to the even one, keep the low byte.
