@@ -153,8 +153,22 @@ class ModelConfig:
     @classmethod
     def flash(cls) -> ModelConfig:
         """The published DeepSeek-V4.1-Flash configuration."""
-        text = resources.files("ds41").joinpath("data/flash_config.json").read_text(encoding="utf-8")
-        return cls.from_dict(json.loads(text), origin="the shipped flash_config.json")
+        return cls._shipped("flash")
+
+    @classmethod
+    def mini(cls) -> ModelConfig:
+        """The same pattern in 20 layers over bytes, sized to be trained on a 15 GB GPU."""
+        return cls._shipped("mini")
+
+    @classmethod
+    def nano(cls) -> ModelConfig:
+        """The same pattern in 10 layers over bytes, sized for two CPU cores."""
+        return cls._shipped("nano")
+
+    @classmethod
+    def _shipped(cls, preset: str) -> ModelConfig:
+        text = resources.files("ds41").joinpath(f"data/{preset}_config.json").read_text(encoding="utf-8")
+        return cls.from_dict(json.loads(text), origin=f"the shipped {preset}_config.json")
 
     @classmethod
     def from_json(cls, path: str | Path) -> ModelConfig:

@@ -54,21 +54,32 @@ def yarn_frequencies(
     return (plain * (1 - slow_share) + plain / factor * slow_share).to(torch.float32)
 
 
+def turns(positions: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
+    """``exp(i * position * frequency)``: complex64 [..., R/2] for positions [...], to rotate many tensors by."""
+    angles = positions.to(torch.float32)[..., None] * freqs.to(positions.device)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def rotate_by(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+    """Rotate the last channels of ``x`` [..., C] by ``turn`` [..., R/2], in float32; ``turn.conj()`` turns back.
+
+    Returns:
+        A new tensor in the type and shape of ``x``; the leading C - R channels are copied.
+    """
+    width = 2 * turn.shape[-1]
+    if x.shape[-1] < width:
+        raise ValueError(f"x has {x.shape[-1]} channels; the rotation needs {width}")
+    pairs = torch.view_as_complex(x[..., -width:].to(torch.float32).unflatten(-1, (-1, 2)).contiguous())
+    rotated = torch.view_as_real(pairs * turn).flatten(-2)
+    return torch.cat((x[..., :-width], rotated.to(x.dtype)), dim=-1)
+
+
 def rotate(x: torch.Tensor, positions: torch.Tensor, freqs: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Rotate the last ``2 * len(freqs)`` channels of ``x`` by ``position * frequency``, in float32.
 
     Args:
         x: [..., C]. positions: integer tensor that broadcasts against the leading dimensions of ``x``.
         inverse: rotate back, as the attention output is at the query's position.
-
-    Returns:
-        A new tensor in the type and shape of ``x``; the leading channels are copied.
     """
-    width = 2 * freqs.shape[0]
-    if x.shape[-1] < width:
-        raise ValueError(f"x has {x.shape[-1]} channels; the rotation needs {width}")
-    angles = positions.to(torch.float32)[..., None] * freqs.to(x.device)
-    turn = torch.polar(torch.ones_like(angles), -angles if inverse else angles)
-    pairs = torch.view_as_complex(x[..., -width:].to(torch.float32).unflatten(-1, (-1, 2)).contiguous())
-    rotated = torch.view_as_real(pairs * turn).flatten(-2)
-    return torch.cat((x[..., :-width], rotated.to(x.dtype)), dim=-1)
+    turn = turns(positions, freqs)
+    return rotate_by(x, turn.conj() if inverse else turn)

@@ -1,0 +1,83 @@
+"""The tokens of one forward pass: all sequences of a batch flat, one after the other, with no padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from ds41.rope import turns
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Which sequence and position each of N tokens has.
+
+    counts: tokens of each sequence in this step, 0 where it has none. firsts: position of each one's first token.
+    sequence, position: int64 [N], ascending. image: bool [N], or None where no token belongs to an image.
+    """
+
+    counts: tuple[int, ...]
+    firsts: tuple[int, ...]
+    sequence: torch.Tensor
+    position: torch.Tensor
+    image: torch.Tensor | None = None
+    _turns: dict = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        counts: Sequence[int],
+        firsts: Sequence[int],
+        device: torch.device | str = "cpu",
+        image: torch.Tensor | None = None,
+    ) -> Step:
+        if len(counts) == 1:
+            sequence = torch.zeros(counts[0], dtype=torch.int64, device=device)
+            position = torch.arange(firsts[0], firsts[0] + counts[0], device=device)
+        else:
+            sequence = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)).to(device)
+            position = torch.cat([torch.arange(f, f + c) for f, c in zip(firsts, counts, strict=True)]).to(device)
+        return cls(tuple(counts), tuple(firsts), sequence, position, image)
+
+    @property
+    def tokens(self) -> int:
+        return self.position.shape[0]
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Flat index of each sequence's first token, and N at the end."""
+        offsets = [0]
+        for count in self.counts:
+            offsets.append(offsets[-1] + count)
+        return tuple(offsets)
+
+    @cached_property
+    def longest(self) -> int:
+        """The largest number of tokens that any sequence of this step has after it."""
+        return max((first + count for first, count in zip(self.firsts, self.counts, strict=True) if count), default=0)
+
+    def last_tokens(self) -> torch.Tensor:
+        """Flat index of each sequence's last token [sequences]; that of a sequence without tokens means nothing."""
+        return torch.tensor(self.offsets[1:], device=self.position.device) - 1
+
+    def turn(self, frequencies: torch.Tensor) -> torch.Tensor:
+        """The rotation of every token, complex64 [N, R/2]; computed once for each table of frequencies."""
+        key = id(frequencies)
+        if key not in self._turns:
+            self._turns[key] = turns(self.position, frequencies)
+        return self._turns[key]
+
+    def from_position(self, starts: Sequence[int]) -> tuple[Step, torch.Tensor]:
+        """The tokens at or after ``starts`` (one for each sequence), and their flat indices in this step."""
+        firsts = [max(first, start) for first, start in zip(self.firsts, starts, strict=True)]
+        counts = [
+            max(0, first + count - kept)
+            for first, count, kept in zip(self.firsts, self.counts, firsts, strict=True)
+        ]
+        limits = torch.tensor(firsts, device=self.position.device)
+        kept = torch.nonzero(self.position >= limits[self.sequence]).squeeze(1)
+        image = None if self.image is None else self.image[kept]
+        return Step(tuple(counts), tuple(firsts), self.sequence[kept], self.position[kept], image), kept
