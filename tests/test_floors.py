@@ -11,11 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    "config config_checks config_files small_floats formats comparison_formats rope norm environment kernels",
+    "config config_checks config_files small_floats formats comparison_formats rope norm linear precision step tokens "
+    "tokenizer weight_formats environment kernels",
     "ops",
-    "cache records ledger reads weights roofline systems economics candidates counterfactuals report",
-    "attention hyper_connections moe engram",
-    "model checkpoint",
+    "cache mhc_traffic records ledger reads weights roofline systems economics candidates counterfactuals report",
+    "attention hyper_connections moe expert_balance engram",
+    "block model checkpoint",
     "generate replay dspark vision",
     "serving training probes",
     "viz cli cli_tables exercises __main__",

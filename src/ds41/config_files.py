@@ -1,4 +1,4 @@
-"""The two published forms of a configuration file, read into one set of names.
+"""The two published forms of a configuration file, read into one set of names, and one of them written.
 
 ``config.json`` nests the keys (``text_config``, ``vision_config``, ``rope_scaling``,
 ``quantization_config``); ``inference/config.json`` is flat and names some of them otherwise. Both give the
@@ -12,8 +12,12 @@ import math
 import re
 import reprlib
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ds41.config import ModelConfig
 
 
 class ConfigError(ValueError):
@@ -81,6 +85,25 @@ def read_values(data: object, origin: str) -> FileValues:
     raise ConfigError(f"{origin} has neither text_config (nested form) nor dim (flat form): not a DeepSeek-V4.1 config")
 
 
+def config_to_json(config: ModelConfig) -> dict:
+    """The nested (Hugging Face) form of a configuration, ready for ``json.dumps``; reading it gives the same one."""
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
+    vision = values.pop("vision")
+    nested = {
+        "architectures": ["DeepseekV41ForCausalLM"],
+        "model_type": "deepseek_v41",
+        "dtype": "bfloat16",
+        **{key: values.pop(key) for key in _TOP_LEVEL},
+        "quantization_config": _PUBLISHED_QUANTIZATION
+        | {key: values.pop(key) for key in ("weight_block_size", "expert_dtype")},
+    }
+    rope = {"rope_type": "yarn"} | {key: values.pop(name) for key, name in _ROPE_NAMES.items()}
+    nested["text_config"] = _PUBLISHED_TEXT | values | {"rope_scaling": rope}
+    if vision is not None:
+        nested["vision_config"] = {"model_type": "deepseek_v41_vision"} | vision
+    return nested
+
+
 def check_value(file: FileValues, name: str, value: object, annotation: str) -> object:
     """One JSON value as the field's annotation wants it: lists become tuples, integers serve as floats."""
 
@@ -135,6 +158,13 @@ _ROPE_NAMES = {
 _FIXED_TEXT = {
     "num_key_value_heads": 1, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
 }  # fmt: skip
+# What the nested form states beyond ModelConfig's keys; the same for the whole family.
+_PUBLISHED_TEXT = {
+    "model_type": "deepseek_v41_text", **_FIXED_TEXT, "attention_dropout": 0.0, "use_cache": True,
+    "topk_method": "noaux_tc",
+}  # fmt: skip
+_PUBLISHED_QUANTIZATION = {"quant_method": "fp8", "activation_scheme": "dynamic", "scale_fmt": "ue8m0"}
+_TOP_LEVEL = ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id")
 _FLAT_NAMES = {
     "dim": "hidden_size", "moe_inter_dim": "moe_intermediate_size", "n_layers": "num_hidden_layers",
     "n_mtp_layers": "num_nextn_predict_layers", "dspark_n_activated_experts": "dspark_num_experts_per_tok",

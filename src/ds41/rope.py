@@ -8,14 +8,16 @@ configuration (``rope_theta``, ``compress_rope_theta``, ``rope_scaling``).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 
 from ds41.config import ModelConfig
 
 
+@lru_cache(maxsize=64)
 def layer_frequencies(config: ModelConfig, ratio: int) -> torch.Tensor:
-    """Radians per position for a layer of compression ``ratio``: float32 [qk_rope_head_dim / 2].
+    """Radians per position for a layer of compression ``ratio``: float32 [qk_rope_head_dim / 2], on the CPU.
 
     Ratio 0 takes ``rope_theta`` as it is; every other layer takes ``compress_rope_theta`` with YaRN, however short
     the sequence.
@@ -34,7 +36,7 @@ def layer_frequencies(config: ModelConfig, ratio: int) -> torch.Tensor:
 
 def frequencies(channels: int, theta: float) -> torch.Tensor:
     """``theta^(-2i/channels)`` for i in 0 .. channels/2 - 1, float32."""
-    exponents = torch.arange(0, channels, 2, dtype=torch.float64) / channels
+    exponents = torch.arange(0, channels, 2, dtype=torch.float64, device="cpu") / channels
     return (theta**-exponents).to(torch.float32)
 
 
@@ -48,7 +50,7 @@ def yarn_frequencies(
 
     low = max(math.floor(pair_that_turns(beta_fast)), 0)
     high = min(math.ceil(pair_that_turns(beta_slow)), channels - 1)
-    ramp = (torch.arange(channels // 2, dtype=torch.float64) - low) / max(high - low, 1e-3)
+    ramp = (torch.arange(channels // 2, dtype=torch.float64, device="cpu") - low) / max(high - low, 1e-3)
     slow_share = ramp.clamp(0, 1)
     plain = frequencies(channels, theta).to(torch.float64)
     return (plain * (1 - slow_share) + plain / factor * slow_share).to(torch.float32)

@@ -55,6 +55,11 @@ class Step:
         return tuple(offsets)
 
     @cached_property
+    def first_position(self) -> torch.Tensor:
+        """Position of each sequence's first token in this step, int64 [sequences]."""
+        return torch.tensor(self.firsts, device=self.position.device)
+
+    @cached_property
     def longest(self) -> int:
         """The largest number of tokens that any sequence of this step has after it."""
         return max((first + count for first, count in zip(self.firsts, self.counts, strict=True) if count), default=0)
@@ -77,7 +82,7 @@ class Step:
             max(0, first + count - kept)
             for first, count, kept in zip(self.firsts, self.counts, firsts, strict=True)
         ]
-        limits = torch.tensor(firsts, device=self.position.device)
+        limits = torch.tensor(starts, device=self.position.device)
         kept = torch.nonzero(self.position >= limits[self.sequence]).squeeze(1)
         image = None if self.image is None else self.image[kept]
         return Step(tuple(counts), tuple(firsts), self.sequence[kept], self.position[kept], image), kept

@@ -52,9 +52,8 @@ class Compressor(nn.Module):
         closing = torch.nonzero(step.position % 2 == 1).squeeze(1)
         sequence, position = step.sequence[closing], step.position[closing]
         # Rows of waiting tokens come first, one a sequence; a pair that began before this step finds its half there.
-        firsts = torch.tensor(step.firsts, device=position.device)
         sequences = len(step.counts)
-        partner = torch.where(position == firsts[sequence], sequence, sequences + closing - 1)
+        partner = torch.where(position == step.first_position[sequence], sequence, sequences + closing - 1)
         pooled = pool_pair(
             torch.cat((waiting_value, value))[partner],
             torch.cat((waiting_gate, gate))[partner],

@@ -51,7 +51,7 @@ def visible_rows(step: Step, window: int, kept: int, starts: Sequence[int]) -> t
     device = step.position.device
     back = torch.arange(window - 1, -1, -1, device=device)
     position = step.position[:, None] - back
-    firsts = torch.tensor(step.firsts, device=device)[step.sequence, None]
+    firsts = step.first_position[step.sequence, None]
     offsets = torch.tensor(step.offsets[:-1], device=device)[step.sequence, None]
     since_first = position - firsts
     older = step.sequence[:, None] * kept + kept + since_first

@@ -1,0 +1,156 @@
+"""What attention remembers: the same four questions, answered from a packed cache or from the sequence itself.
+
+:class:`CacheMemory` serves prefill and decode. :class:`SequenceMemory` serves whole sequences from position 0 and
+keeps everything differentiable. Rows and entries are rounded as the model's quantization says, once, when they are
+written; what is read back is what a packed cache would give.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from ds41.attention.window import visible_rows
+from ds41.config import ModelConfig
+from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV
+from ds41.step import Step
+
+if TYPE_CHECKING:
+    from ds41.cache import Cache
+
+
+class Memory(Protocol):
+    """Keys of this step and of the steps before it."""
+
+    def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add a layer's window rows [N, C]; give all rows in reach [R, C] and each token's choice [N, window]."""
+        ...
+
+    def open_rows(
+        self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep the float32 rows of a pooling layer; give those just before the step, one a sequence, [S, C] each."""
+        ...
+
+    def append(
+        self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
+    ) -> None:
+        """Write closed entries: main [M, head_dim], index keys [M, index_head_dim]."""
+        ...
+
+    def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """Main entries, float32 [N, K, head_dim], for sequence [N] and entry [N, K]; -1 gives any finite row."""
+        ...
+
+    def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
+        """Index keys of neighbouring entries, float32 [stop - start, index_head_dim]."""
+        ...
+
+    def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """Index keys by entry, float32 [N, K, index_head_dim]."""
+        ...
+
+
+class CacheMemory:
+    """A :class:`ds41.cache.Cache`: packed pages, window rings and open groups."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self._choices: dict = {}
+
+    def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cache, reach = self.cache, self.cache.config.sliding_window
+        starts = tuple(cache.window_start[layer].tolist())
+        older = 0 if all(f <= s for f, s in zip(step.firsts, starts, strict=True)) else reach - 1
+        choice = self._choice(step, reach, older, starts)
+        if older:
+            before = self._before(step, older)
+            read = cache.read_window(layer, *before)
+            return torch.cat((read, cache.write_window(layer, step.sequence, step.position, rows))), choice
+        return cache.write_window(layer, step.sequence, step.position, rows), choice
+
+    def open_rows(
+        self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        sequence = torch.arange(len(step.counts), device=value.device)
+        waiting = self.cache.read_open(layer, sequence, step.first_position - 1)
+        self.cache.write_open(layer, step.sequence, step.position, value, gate)
+        return waiting
+
+    def append(
+        self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
+    ) -> None:
+        self.cache.write_entries(layer, sequence, entry, main, index)
+
+    def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        return self.cache.gather_main(layer, sequence, entry).to(torch.float32)
+
+    def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
+        return self.cache.index_keys(layer, sequence, start, stop)
+
+    def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        return self.cache.gather_index(layer, sequence, entry)
+
+    def _choice(self, step: Step, reach: int, older: int, starts: tuple[int, ...]) -> torch.Tensor:
+        """Layers with the same first positions share one table of choices."""
+        key = (step, older, starts)
+        if key not in self._choices:
+            self._choices[key] = visible_rows(step, reach, older, starts)
+        return self._choices[key]
+
+    def _before(self, step: Step, older: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ``older`` positions before each sequence's first token, -1 where there is none."""
+        key = (step, older)
+        if key not in self._choices:
+            device = step.position.device
+            back = torch.arange(-older, 0, device=device)
+            positions = (step.first_position[:, None] + back).clamp(min=-1).flatten()
+            sequences = torch.arange(len(step.counts), device=device).repeat_interleave(older)
+            self._choices[key] = (sequences, positions)
+        return self._choices[key]
+
+
+class SequenceMemory:
+    """Whole sequences in one step: everything stays in the graph, gradients pass the rounding straight through."""
+
+    def __init__(self, config: ModelConfig, step: Step, rounds: bool) -> None:
+        self.rounds = rounds
+        self._sequences = torch.arange(len(step.counts), device=step.position.device)
+        self._choice = visible_rows(step, config.sliding_window, 0, step.firsts)
+        self._main: dict[int, torch.Tensor] = {}
+        self._index: dict[int, torch.Tensor] = {}
+        self._offsets: dict[int, torch.Tensor] = {}
+
+    def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return WINDOW_KV.fake_quantize(rows) if self.rounds else rows, self._choice
+
+    def open_rows(
+        self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Every sequence starts at position 0, so no pair began before this step.
+        nothing = value.new_zeros(len(step.counts), value.shape[1])
+        return nothing, nothing
+
+    def append(
+        self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
+    ) -> None:
+        self._main[layer] = MAIN_KV.fake_quantize(main) if self.rounds else main
+        self._index[layer] = INDEX_KEY.fake_quantize(index) if self.rounds else index
+        # Entries lie one sequence after the other, each from its entry 0 on.
+        self._offsets[layer] = torch.searchsorted(sequence, self._sequences)
+
+    def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        return _rows(self._main[layer], self._offsets[layer], sequence, entry)
+
+    def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
+        offset = int(self._offsets[layer][sequence])
+        return self._index[layer][offset + start : offset + stop].to(torch.float32)
+
+    def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        return _rows(self._index[layer], self._offsets[layer], sequence, entry)
+
+
+def _rows(rows: torch.Tensor, offsets: torch.Tensor, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+    flat = (offsets[sequence, None] + entry.clamp(min=0)).clamp(max=rows.shape[0] - 1)
+    return torch.index_select(rows, 0, flat.flatten()).unflatten(0, flat.shape).to(torch.float32)

@@ -1,0 +1,79 @@
+"""One layer: Engram where the layer has it, attention, experts, each between hyper-connections.
+
+Source: report sections 2.2 to 2.4; released ``Block``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from ds41.attention import Attention, Memory, Selection
+from ds41.config import LayerPlan, ModelConfig
+from ds41.engram import Engram
+from ds41.hyper_connections import HyperConnection, collapse, expand
+from ds41.linear import Quantization
+from ds41.moe import MoE
+from ds41.norm import RMSNorm
+from ds41.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """What passes from layer to layer.
+
+    streams: [N, n, hidden]. weights: float32 [N, n], predicted at the last site, that collapse them at the next.
+    step: whose tokens these are. engram_rows: int64 [N, columns] by Engram layer.
+    """
+
+    streams: torch.Tensor
+    weights: torch.Tensor
+    step: Step
+    engram_rows: dict[int, torch.Tensor]
+
+    def only(self, kept: torch.Tensor, step: Step) -> Hidden:
+        """The tokens with flat indices ``kept``, which are those of ``step``."""
+        rows = {layer: row[kept] for layer, row in self.engram_rows.items()}
+        return Hidden(self.streams[kept], self.weights[kept], step, rows)
+
+
+class Block(nn.Module):
+    """A backbone layer. Its attention and its experts are two sites of the hyper-connections."""
+
+    def __init__(self, config: ModelConfig, plan: LayerPlan, quantization: Quantization, dtype: torch.dtype) -> None:
+        super().__init__()
+        if plan.index in config.engram_layer_ids:
+            self.engram = Engram(config, plan.index, quantization, dtype)
+        self.hc_attn = HyperConnection(config)
+        self.attn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attn = Attention(config, plan, quantization, dtype)
+        self.hc_ffn = HyperConnection(config)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.ffn = MoE(config, quantization, dtype)
+        self.plan = plan
+
+    def forward(
+        self,
+        hidden: Hidden,
+        memory: Memory,
+        selections: dict[int, Selection],
+        starts: Sequence[int] | None = None,
+    ) -> Hidden:
+        """Run the layer; with ``starts``, beyond the keys that all tokens leave, for tokens from there on only."""
+        if self.plan.index in hidden.engram_rows:
+            rows = hidden.engram_rows[self.plan.index]
+            hidden = replace(hidden, streams=self.engram(hidden.streams, rows, hidden.step.image))
+        x = self.attn_norm(collapse(hidden.streams, hidden.weights))
+        attended = self.attn(x, hidden.step, memory, selections, starts)
+        if attended.kept is not None:
+            hidden = hidden.only(attended.kept, attended.step)
+        at_attention = self.hc_attn(hidden.streams)
+        streams = expand(hidden.streams, attended.output, at_attention)
+        at_ffn = self.hc_ffn(streams)
+        # Single-pass: a site's own pre weights would need a second sweep, so it takes those of the site before it.
+        x = self.ffn_norm(collapse(streams, at_attention.pre))
+        streams = expand(streams, self.ffn(x, hidden.step.image), at_ffn)
+        return replace(hidden, streams=streams, weights=at_ffn.pre)

@@ -1,0 +1,220 @@
+"""The text model: embedding, layers, head; whole sequences, prefill and decode.
+
+Source: report section 2; released ``Transformer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from ds41.attention import CacheMemory, Memory, Selection, SequenceMemory
+from ds41.block import Block, Hidden
+from ds41.cache import Cache
+from ds41.config import ModelConfig
+from ds41.engram import Hasher, look_back, new_history
+from ds41.hyper_connections import collapse, first_weights, repeat_to_streams
+from ds41.linear import Linear, Quantization, check_quantization
+from ds41.norm import RMSNorm
+from ds41.step import Step
+from ds41.tokenizer import byte_tokenizer, compression_map
+from ds41.tokens import Tokens, token_rows
+
+Decoder = Literal["full", "bounded"]
+# Activations of a prefill exist for this many tokens of a sequence at a time.
+_CHUNK = 1024
+
+
+class Model(nn.Module):
+    """DeepSeek-V4.1's text model for any configuration of the family.
+
+    Args:
+        quantization: "none" rounds nowhere; "cache" rounds what the three caches hold, as the trained model does;
+            "full" also rounds the inputs of FP8 and FP4 matrices.
+        dtype: type of weights and activations. Hyper-connections, router, sinks, pooling and the head compute in
+            float32 whatever it is, so cast a model by building it with another ``dtype``, not with ``.to()``.
+        token_map: int64 [vocab_size], the compressed id of every token, which Engram hashes
+            (:func:`ds41.tokenizer.compression_map`). None takes the byte vocabulary's where it fits.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        quantization: Quantization = "cache",
+        dtype: torch.dtype = torch.float32,
+        token_map: torch.Tensor | np.ndarray | None = None,
+    ) -> None:
+        super().__init__()
+        check_quantization(quantization)
+        self.config, self.quantization, self.dtype = config, quantization, dtype
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        nn.init.normal_(self.embed.weight, 0, config.initializer_range)
+        self.layers = nn.ModuleList(Block(config, plan, quantization, dtype) for plan in config.layers)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = Linear(
+            config.hidden_size, config.vocab_size, "bf16", dtype=torch.float32, std=config.initializer_range
+        )
+        self.hasher = None
+        if config.engram_layer_ids:
+            self.hasher = Hasher(config, _byte_map(config) if token_map is None else token_map)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def forward(self, input_ids: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits of every position of whole sequences, differentiable: [B, T] -> float32 [B, T, vocab].
+
+        Args:
+            input_ids: int64 [B, T], each row from position 0. A shorter sequence may be padded on the right.
+            image_mask: bool [B, T], the positions that belong to images.
+        """
+        tokens = token_rows(input_ids, None, self.config, self.device, image_mask)
+        step = tokens.step([0] * len(tokens.rows))
+        memory = SequenceMemory(self.config, step, rounds=self.quantization != "none")
+        history = new_history(len(tokens.rows), self.config.engram_max_ngram_size, self.device)
+        hidden = self._run(self._enter(tokens, step, history)[0], memory)
+        return self._logits(hidden, slice(None)).unflatten(0, (len(tokens.rows), -1))
+
+    def new_cache(self, max_tokens: int, batch: int = 1, **options) -> Cache:
+        """An empty cache for ``batch`` sequences of up to ``max_tokens`` tokens; options as in :class:`Cache`.
+
+        Packed pages by default; ``storage="fake"`` keeps the rounded values in the model's dtype. A model without
+        rounding keeps plain values.
+        """
+        options.setdefault("storage", "plain" if self.quantization == "none" else "packed")
+        if (options["storage"] == "plain") != (self.quantization == "none"):
+            raise ValueError(
+                f"storage is {options['storage']!r} and the model's quantization {self.quantization!r}; 'plain' "
+                "storage belongs to quantization 'none', 'packed' and 'fake' to the others"
+            )
+        return Cache(self.config, max_tokens, batch, **({"dtype": self.dtype, "device": self.device} | options))
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        input_ids: torch.Tensor | Sequence[torch.Tensor] | Sequence[Sequence[int]],
+        cache: Cache,
+        decoder: Decoder = "full",
+        image_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        chunk_tokens: int = _CHUNK,
+    ) -> torch.Tensor:
+        """Append a prompt, or the next part of one, to every sequence of a cache.
+
+        Args:
+            input_ids: [T] for a cache of one sequence, [B, T], or one row for each sequence, of any lengths (an
+                empty one adds nothing).
+            decoder: "full" runs every layer on every token. "bounded" runs the last source's attention and the
+                layers above it on the last ``sliding_window`` tokens only; their windows begin there (report section
+                3.2.2). All global entries are written either way.
+            chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
+                same result up to rounding.
+
+        Returns:
+            Logits of each sequence's last new token, float32 [B, vocab]; NaN for a sequence without new tokens.
+
+        Raises:
+            ValueError: ids outside the vocabulary, or rows that do not fit the cache. CacheError: no room; nothing
+                is written then.
+        """
+        if decoder not in ("full", "bounded"):
+            raise ValueError(f"decoder is {decoder!r}; expected 'full' or 'bounded'")
+        if chunk_tokens < 1:
+            raise ValueError(f"chunk_tokens is {chunk_tokens}; expected 1 or more")
+        self._check_cache(cache)
+        tokens = token_rows(input_ids, cache.batch, self.config, self.device, image_mask)
+        cache.reserve(tokens.counts)
+        starts = self._bounded_starts(tokens.counts, cache) if decoder == "bounded" else None
+        logits = torch.full((cache.batch, self.config.vocab_size), torch.nan, device=self.device)
+        remaining = list(tokens.counts)
+        for chunk in tokens.chunks(chunk_tokens):
+            hidden = self._append(chunk, cache, starts)
+            remaining = [left - count for left, count in zip(remaining, chunk.counts, strict=True)]
+            ended = [b for b, count in enumerate(chunk.counts) if count and not remaining[b]]
+            if ended:
+                logits[ended] = self._logits(hidden, hidden.step.last_tokens()[ended])
+        return logits
+
+    @torch.no_grad()
+    def decode(self, tokens: int | torch.Tensor | Sequence, cache: Cache) -> torch.Tensor | list[torch.Tensor]:
+        """Append one token to every sequence, or several to be verified.
+
+        Args:
+            tokens: an int for a cache of one sequence, [B], [B, k], or one row for each sequence, of any lengths.
+
+        Returns:
+            Logits after each token, float32 [B, k, vocab]; for rows of unequal length a list of [k, vocab].
+        """
+        self._check_cache(cache)
+        if isinstance(tokens, int):
+            tokens = torch.tensor([[tokens]])
+        elif isinstance(tokens, torch.Tensor) and tokens.dim() == 1 and tokens.shape[0] == cache.batch:
+            tokens = tokens[:, None]
+        new = token_rows(tokens, cache.batch, self.config, self.device)
+        cache.reserve(new.counts)
+        logits = self._logits(self._append(new, cache), slice(None)).split(new.counts)
+        return torch.stack(logits) if len(set(new.counts)) == 1 else list(logits)
+
+    def _append(self, tokens: Tokens, cache: Cache, starts: Sequence[int] | None = None) -> Hidden:
+        step = tokens.step(cache.lengths)
+        hidden, compressed = self._enter(tokens, step, cache.history())
+        hidden = self._run(hidden, CacheMemory(cache), starts)
+        if compressed is not None:
+            cache.write_history(step.sequence, step.position, compressed)
+        cache.advance(tokens.counts)
+        return hidden
+
+    def _enter(self, tokens: Tokens, step: Step, history: torch.Tensor) -> tuple[Hidden, torch.Tensor | None]:
+        """Streams before the first layer, and the compressed ids that Engram's next look-back needs."""
+        streams = repeat_to_streams(self.embed(tokens.ids), self.config.hc_mult)
+        weights = first_weights(step.tokens, self.config.hc_mult, self.device)
+        if self.hasher is None:
+            return Hidden(streams, weights, step, {}), None
+        compressed = self.hasher.compress(tokens.ids, step.image, validate=False)
+        windows = look_back(compressed, step.position, step.sequence, history, validate=False)
+        # Rows follow from ids alone: they could be on their way before the first layer runs.
+        return Hidden(streams, weights, step, self.hasher.rows(windows, validate=False)), compressed
+
+    def _run(self, hidden: Hidden, memory: Memory, starts: Sequence[int] | None = None) -> Hidden:
+        selections: dict[int, Selection] = {}
+        for layer, block in enumerate(self.layers):
+            narrows = starts is not None and layer == self.config.decoder_start
+            hidden = block(hidden, memory, selections, starts if narrows else None)
+            if hidden.step.tokens == 0:
+                break
+        return hidden
+
+    def _logits(self, hidden: Hidden, tokens: torch.Tensor | slice) -> torch.Tensor:
+        return self.head(self.norm(collapse(hidden.streams[tokens], hidden.weights[tokens])))
+
+    def _bounded_starts(self, counts: Sequence[int], cache: Cache) -> list[int]:
+        """Where each prompt's last window begins; the layers above the last source have no rows before it."""
+        starts = []
+        for row, (length, count) in enumerate(zip(cache.lengths, counts, strict=True)):
+            starts.append(max(length, length + count - self.config.sliding_window))
+            if starts[row] > length:
+                cache.window_start[self.config.decoder_start + 1 :, row] = starts[row]
+        return starts
+
+    def _check_cache(self, cache: Cache) -> None:
+        if cache.config != self.config:
+            raise ValueError("the cache was made for another configuration; make it with model.new_cache()")
+        if (cache.storage == "plain") != (self.quantization == "none"):
+            raise ValueError(
+                f"the cache's storage is {cache.storage!r} and the model's quantization {self.quantization!r}; make "
+                "the cache with model.new_cache()"
+            )
+
+
+def _byte_map(config: ModelConfig) -> torch.Tensor | None:
+    """The byte vocabulary's token map where a configuration is made for it; None elsewhere."""
+    tokenizer = byte_tokenizer()
+    if config.vocab_size != tokenizer.get_vocab_size():
+        return None
+    with torch.device("cpu"):
+        token_map = compression_map(tokenizer, config.vocab_size)
+    return token_map if int(token_map.max()) + 1 == config.engram_compressed_vocab_size else None

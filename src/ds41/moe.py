@@ -1,0 +1,217 @@
+"""Mixture of experts: the router, its routed experts, the shared expert.
+
+Source: report sections 2.1.1 and 4.2.1; the released model's ``Gate``, ``Expert`` and ``MoE``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ds41.config import ConfigError, ModelConfig
+from ds41.expert_balance import expert_load
+from ds41.linear import Linear, Quantization, Storage, check_quantization, quantize_input
+from ds41.precision import float32_linear
+
+# Keeps the sum of the chosen scores from being zero; a constant of its own, not the norms' epsilon.
+_RENORM_EPS = 1e-20
+
+
+class Routing(NamedTuple):
+    """The router's choice for N tokens: k of E experts each.
+
+    indices: int64 [N, k], by descending biased score. weights: float32 [N, k], unbiased.
+    scores: float32 [N, E], unbiased; what the balance loss reads.
+    """
+
+    indices: torch.Tensor
+    weights: torch.Tensor
+    scores: torch.Tensor
+
+
+class Router(nn.Module):
+    """Scores every expert with sqrt(softplus(x W^T)) and takes the top k of score + bias, in float32.
+
+    The bias only chooses. It has one vector for text (``bias``) and one for image positions (``bias_vl``), which the
+    balancing rule moves and no gradient does. Equal keys go to the lower expert.
+
+    Parameters, all float32: ``weight`` [E, hidden], ``bias`` [E], ``bias_vl`` [E].
+
+    Raises:
+        ConfigError: a ``scoring_func`` other than the published one.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if config.scoring_func != "sqrtsoftplus":
+            raise ConfigError(f"scoring_func is {config.scoring_func!r}; expected 'sqrtsoftplus', the published one")
+        self.top_k = config.num_experts_per_tok
+        self.renormalizes = config.norm_topk_prob and self.top_k > 1
+        self.scaling_factor = config.routed_scaling_factor
+        experts = config.n_routed_experts
+        weight = torch.empty(experts, config.hidden_size, dtype=torch.float32)
+        self.weight = nn.Parameter(weight.normal_(0, config.initializer_range))
+        self.bias = nn.Parameter(torch.zeros(experts, dtype=torch.float32), requires_grad=False)
+        self.bias_vl = nn.Parameter(torch.zeros(experts, dtype=torch.float32), requires_grad=False)
+
+    def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
+        """x [N, hidden]; image_mask bool [N], true at every position of an image span, or None for text alone."""
+        scores = sqrt_softplus(float32_linear(x, self.weight, "the router's weight"))
+        bias = self.bias
+        if image_mask is not None:
+            if image_mask.dtype != torch.bool or image_mask.shape != x.shape[:1]:
+                raise ValueError(
+                    f"image_mask is {image_mask.dtype} {list(image_mask.shape)}; expected torch.bool [{len(x)}]"
+                )
+            bias = torch.where(image_mask[:, None], self.bias_vl, self.bias)
+        # A stable sort, since topk leaves open which of several equal keys it takes.
+        order = torch.sort(scores.detach() + bias, dim=-1, descending=True, stable=True).indices
+        indices = order[:, : self.top_k]
+        weights = scores.gather(-1, indices)
+        if self.renormalizes:
+            weights = weights / (weights.sum(-1, keepdim=True) + _RENORM_EPS)
+        return Routing(indices, weights * self.scaling_factor, scores)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]} -> top {self.top_k} of {self.weight.shape[0]}"
+
+
+class Experts(nn.Module):
+    """The routed experts of one layer, stacked: ``w1`` (gate) and ``w3`` (up) [E, I, hidden], ``w2`` [E, hidden, I].
+
+    ``storage`` is the weights' type in a checkpoint, "fp4" or "fp8". With quantization "full" the inputs of all three
+    products are rounded to FP8, that of ``w2`` after the routing weight.
+
+    Raises:
+        ConfigError: ``expert_dtype`` is neither, or ``swiglu_limit`` is no limit.
+    """
+
+    def __init__(
+        self, config: ModelConfig, quantization: Quantization = "none", dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        check_quantization(quantization)
+        if config.expert_dtype not in ("fp4", "fp8"):
+            raise ConfigError(f"expert_dtype is {config.expert_dtype!r}; expected 'fp4' or 'fp8'")
+        self.storage: Storage = config.expert_dtype
+        self.rounds_input = quantization == "full"
+        self.limit = _checked_limit(config)
+        up = (config.n_routed_experts, config.moe_intermediate_size, config.hidden_size)
+        down = (up[0], up[2], up[1])
+        std = config.initializer_range
+        self.w1 = nn.Parameter(torch.empty(up, dtype=dtype).normal_(0, std))
+        self.w2 = nn.Parameter(torch.empty(down, dtype=dtype).normal_(0, std))
+        self.w3 = nn.Parameter(torch.empty(up, dtype=dtype).normal_(0, std))
+
+    def forward(self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Weighted sum of each token's experts.
+
+        Args:
+            x: [N, hidden]. indices: int64 [N, k]. weights: float32 [N, k].
+
+        Returns:
+            float32 [N, hidden], summed in float32.
+        """
+        tokens, top_k = indices.shape
+        # Each (token, choice) is a row; rows of one expert stand together, so an expert is one product.
+        chosen = indices.flatten()
+        order = torch.argsort(chosen, stable=True)
+        counts = expert_load(indices, len(self.w1)).tolist()
+
+        rows = self._round(x.to(self.w1.dtype)).index_select(0, order // top_k)
+        hidden = swiglu(grouped_product(rows, self.w1, counts), grouped_product(rows, self.w3, counts), self.limit)
+        hidden = hidden * weights.flatten().index_select(0, order)[:, None]
+        rows = grouped_product(self._round(hidden.to(self.w2.dtype)), self.w2, counts)
+
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        return rows.index_select(0, place).view(tokens, top_k, -1).sum(1, dtype=torch.float32)
+
+    def _round(self, x: torch.Tensor) -> torch.Tensor:
+        return quantize_input(x) if self.rounds_input else x
+
+    def extra_repr(self) -> str:
+        experts, intermediate, hidden = self.w1.shape
+        return f"{experts} x {hidden} -> {intermediate} -> {hidden}, {self.storage}"
+
+
+class Expert(nn.Module):
+    """One expert that every token visits, weight 1, stored in FP8: w2 (silu(w1 x) * w3 x)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        intermediate: int,
+        quantization: Quantization = "none",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        check_quantization(quantization)
+        hidden, std, rounds = config.hidden_size, config.initializer_range, quantization == "full"
+        self.limit = _checked_limit(config)
+        self.w1 = Linear(hidden, intermediate, "fp8", dtype=dtype, rounds_input=rounds, std=std)
+        self.w2 = Linear(intermediate, hidden, "fp8", dtype=dtype, rounds_input=rounds, std=std)
+        self.w3 = Linear(hidden, intermediate, "fp8", dtype=dtype, rounds_input=rounds, std=std)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, hidden] -> [N, hidden] in the weights' type."""
+        return self.w2(swiglu(self.w1(x), self.w3(x), self.limit).to(self.w2.weight.dtype))
+
+
+class MoE(nn.Module):
+    """The FFN of every layer: the router's top k experts and the shared expert.
+
+    Several shared experts (the release has one) are one expert of their width together. The draft layers are this
+    with the drafter's expert counts in ``config``, and always without an image mask.
+    """
+
+    def __init__(
+        self, config: ModelConfig, quantization: Quantization = "none", dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.gate = Router(config)
+        self.experts = Experts(config, quantization, dtype)
+        self.shared_experts: Expert | None = None
+        if config.n_shared_experts:
+            width = config.n_shared_experts * config.moe_intermediate_size
+            self.shared_experts = Expert(config, width, quantization, dtype)
+
+    def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """x [N, hidden], image_mask bool [N] or None -> [N, hidden] in the type of ``x``, cast once from float32."""
+        routing = self.gate(x, image_mask)
+        out = self.experts(x, routing.indices, routing.weights)
+        if self.shared_experts is not None:
+            out = out + self.shared_experts(x)
+        return out.to(x.dtype)
+
+
+def sqrt_softplus(x: torch.Tensor) -> torch.Tensor:
+    """``sqrt(log(1 + e^x))``, with gradient 0 and not NaN where the softplus has vanished (below about -104)."""
+    softplus = nn.functional.softplus(x)
+    vanished = softplus == 0
+    return softplus.masked_fill(vanished, 1).sqrt().masked_fill(vanished, 0)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Tensor:
+    """``silu(gate) * up`` in float32; the gate is clamped from above only, the up branch on both sides."""
+    gate = gate.to(torch.float32).clamp(max=limit)
+    return nn.functional.silu(gate) * up.to(torch.float32).clamp(-limit, limit)
+
+
+def grouped_product(rows: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """``rows W_e^T`` with rows [R, C] grouped by expert and weight [E, O, C]; ``counts[e]`` rows for expert e.
+
+    Reads only the experts that have rows, where they lie.
+    """
+    # unbind and not weight[e]: the gradient of each index would be as large as all experts together.
+    groups = zip(rows.split(counts), weight.unbind(), strict=True)
+    products = [nn.functional.linear(group, expert) for group, expert in groups if len(group)]
+    return torch.cat(products) if products else rows.new_zeros(0, weight.shape[1])
+
+
+def _checked_limit(config: ModelConfig) -> float:
+    if config.swiglu_limit <= 0:
+        raise ConfigError(f"swiglu_limit is {config.swiglu_limit}; expected a positive number")
+    return config.swiglu_limit

@@ -1,0 +1,94 @@
+"""Token ids as a model is given them - a tensor, rows, lists - made flat and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ds41.config import ModelConfig
+from ds41.step import Step
+
+Rows = torch.Tensor | Sequence[torch.Tensor] | Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """One row of ids for each sequence, int64, any lengths; images: which of them belong to an image, or None."""
+
+    rows: list[torch.Tensor]
+    images: list[torch.Tensor] | None = None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(row.shape[0] for row in self.rows)
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """All rows flat, int64 [N]."""
+        return self.rows[0] if len(self.rows) == 1 else torch.cat(self.rows)
+
+    def step(self, firsts: Sequence[int]) -> Step:
+        """The step that appends these tokens to sequences of ``firsts`` tokens."""
+        image = None if self.images is None else torch.cat(self.images)
+        return Step.of(self.counts, firsts, self.rows[0].device, image)
+
+    def chunks(self, size: int) -> Iterator[Tokens]:
+        """Pieces of up to ``size`` tokens of each sequence."""
+        for start in range(0, max(self.counts), size):
+            part = slice(start, start + size)
+            images = None if self.images is None else [row[part] for row in self.images]
+            yield Tokens([row[part] for row in self.rows], images)
+
+
+def token_rows(
+    ids: Rows,
+    sequences: int | None,
+    config: ModelConfig,
+    device: torch.device,
+    image_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+) -> Tokens:
+    """Check ids and bring them to ``device``.
+
+    Args:
+        ids: [T] for one sequence, [B, T], or one row for each sequence. sequences: how many there have to be, or None.
+
+    Raises:
+        ValueError, TypeError: no whole numbers, no row for a sequence, or an id outside the vocabulary.
+    """
+    rows = _as_rows(ids, "token ids")
+    if not rows or (sequences is not None and len(rows) != sequences):
+        expected = "one or more" if sequences is None else f"{sequences}, one for each sequence of the cache"
+        raise ValueError(f"there are {len(rows)} rows of token ids; expected {expected}")
+    for number, row in enumerate(rows):
+        if row.numel() and (row.is_floating_point() or row.is_complex() or row.dtype == torch.bool):
+            raise TypeError(f"token ids of row {number} are {row.dtype}; expected integers")
+        outside = (row < 0) | (row >= config.vocab_size)
+        if bool(outside.any()):
+            at = int(outside.nonzero()[0])
+            raise ValueError(
+                f"token id {int(row[at])} at place {at} of row {number} is outside the vocabulary; "
+                f"expected 0 to {config.vocab_size - 1}"
+            )
+    images = None
+    if image_mask is not None:
+        images = [row.to(device, torch.bool) for row in _as_rows(image_mask, "image_mask")]
+        if [row.shape for row in images] != [row.shape for row in rows]:
+            raise ValueError("image_mask has another shape than the token ids; expected one flag for each token")
+    return Tokens([row.to(device, torch.int64) for row in rows], images)
+
+
+def _as_rows(values: Rows, name: str) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        if values.dim() not in (1, 2):
+            raise ValueError(f"{name} have shape {list(values.shape)}; expected [T] or [B, T]")
+        return [values] if values.dim() == 1 else list(values)
+    values = list(values)
+    if values and all(isinstance(value, int) for value in values):
+        return [torch.tensor(values)]
+    rows = [torch.as_tensor(value) for value in values]
+    for number, row in enumerate(rows):
+        if row.dim() != 1:
+            raise ValueError(f"row {number} of {name} has shape {list(row.shape)}; expected one dimension")
+    return rows
