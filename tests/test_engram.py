@@ -1,5 +1,6 @@
 """The Engram layer and its table, against the reference's rows, keys, gates and streams."""
 
+import dataclasses
 import math
 
 import golden_io
@@ -259,6 +260,9 @@ def test_link_speed_is_set_by_the_tightest_layer():
     # Layer 1 needs 6336 bytes after 1 ms; layer 14 both tables' 12672 after 14 ms, which asks for less.
     assert link_speed(FLASH, tokens=1, seconds_per_layer=1e-3) == pytest.approx(6336 / 1e-3)
     assert link_speed(FLASH, tokens=8, seconds_per_layer=1e-3) == pytest.approx(8 * 6336 / 1e-3)
+    # Layers 2 and 3: the upper one has both tables to wait for, and only half as long again.
+    close = dataclasses.replace(FLASH, engram_layer_ids=(2, 3))
+    assert link_speed(close, tokens=1, seconds_per_layer=1e-3) == pytest.approx(2 * 6336 / 3e-3)
     for bad in ({"tokens": 0, "seconds_per_layer": 1.0}, {"tokens": 1, "seconds_per_layer": 0.0}):
         with pytest.raises(ValueError, match="expected a positive number of each"):
             link_speed(FLASH, **bad)

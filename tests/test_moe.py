@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import golden_io
 import pytest
 import torch
 
@@ -214,8 +213,9 @@ def test_a_token_does_not_depend_on_its_company():
         torch.testing.assert_close(moe(x[t : t + 1])[0], together[t])
 
 
-def test_no_tokens():
-    moe = biased_moe()
+@pytest.mark.parametrize("quantization", ["none", "full"])
+def test_no_tokens(quantization):
+    moe = biased_moe(quantization=quantization)
     x = torch.zeros(0, 32, requires_grad=True)
     out = moe(x, torch.zeros(0, dtype=torch.bool))
     assert out.shape == (0, 32)
@@ -230,6 +230,8 @@ def test_low_precision_sums_in_float32():
     routing = moe.gate(x)
     routed = moe.experts(x, routing.indices, routing.weights)
     assert routed.dtype == torch.float32
+    each = [moe.experts(x, routing.indices[:, [slot]], routing.weights[:, [slot]]) for slot in range(3)]
+    torch.testing.assert_close(routed, sum(each), rtol=0, atol=1e-6)
     out = moe(x)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, (routed + moe.shared_experts(x).float()).to(torch.bfloat16), rtol=0, atol=0)

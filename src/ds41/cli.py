@@ -1,4 +1,5 @@
-"""``ds41``: the command line. ``ds41 ledger`` prints the byte ledger, ``ds41 doctor`` the environment.
+"""``ds41``: the command line. ``ds41 ledger`` prints the byte ledger, ``ds41 doctor`` the environment, and
+``ds41 generate`` continues a text.
 
 Exit status: 0; 1 if the reader of its output went away; 2 for a configuration, an argument or a device that
 cannot be used, with one line on stderr.
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 
 from ds41 import __version__
+from ds41.cli_generate import add_generate_command
 from ds41.config import ConfigError, ModelConfig
 
 _SUFFIXES = {"K": 2**10, "M": 2**20}
@@ -40,13 +42,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """Takes the options of a command before, between and after its other arguments."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args=None, namespace=None):
+        # argparse cannot intermix once "--" has ended the options.
+        if self._intermixed or "--" in (args or ()):
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ds41",
         description="The components behind 890 bytes of context per token.",
     )
     parser.add_argument("--version", action="version", version=f"ds41 {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=_CommandParser)
 
     ledger = commands.add_parser(
         "ledger",
@@ -84,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to look at (default: auto)"
     )
     doctor.set_defaults(run=_doctor)
+    add_generate_command(commands)
     return parser
 
 

@@ -144,7 +144,8 @@ class Model(nn.Module):
         """Append one token to every sequence, or several to be verified.
 
         Args:
-            tokens: an int for a cache of one sequence, [B], [B, k], or one row for each sequence, of any lengths.
+            tokens: an int for a cache of one sequence, [B], [B, k], or one row for each sequence, of any lengths. A
+                cache of one sequence also takes [k].
 
         Returns:
             Logits after each token, float32 [B, k, vocab]; for rows of unequal length a list of [k, vocab].
@@ -152,7 +153,9 @@ class Model(nn.Module):
         self._check_cache(cache)
         if isinstance(tokens, int):
             tokens = torch.tensor([[tokens]])
-        elif isinstance(tokens, torch.Tensor) and tokens.dim() == 1 and tokens.shape[0] == cache.batch:
+        elif not isinstance(tokens, torch.Tensor) and all(isinstance(token, int) for token in tokens):
+            tokens = torch.tensor(tokens)
+        if isinstance(tokens, torch.Tensor) and tuple(tokens.shape) == (cache.batch,):
             tokens = tokens[:, None]
         new = token_rows(tokens, cache.batch, self.config, self.device)
         cache.reserve(new.counts)

@@ -114,20 +114,19 @@ class Experts(nn.Module):
         Returns:
             float32 [N, hidden], summed in float32.
         """
-        tokens, top_k = indices.shape
         # Each (token, choice) is a row; rows of one expert stand together, so an expert is one product.
         chosen = indices.flatten()
         order = torch.argsort(chosen, stable=True)
         counts = expert_load(indices, len(self.w1)).tolist()
 
-        rows = self._round(x.to(self.w1.dtype)).index_select(0, order // top_k)
+        rows = self._round(x.to(self.w1.dtype)).index_select(0, order // indices.shape[1])
         hidden = swiglu(grouped_product(rows, self.w1, counts), grouped_product(rows, self.w3, counts), self.limit)
         hidden = hidden * weights.flatten().index_select(0, order)[:, None]
         rows = grouped_product(self._round(hidden.to(self.w2.dtype)), self.w2, counts)
 
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
-        return rows.index_select(0, place).view(tokens, top_k, -1).sum(1, dtype=torch.float32)
+        return rows.index_select(0, place).view(*indices.shape, x.shape[1]).sum(1, dtype=torch.float32)
 
     def _round(self, x: torch.Tensor) -> torch.Tensor:
         return quantize_input(x) if self.rounds_input else x
@@ -205,9 +204,11 @@ def grouped_product(rows: torch.Tensor, weight: torch.Tensor, counts: list[int])
 
     Reads only the experts that have rows, where they lie.
     """
-    # unbind and not weight[e]: the gradient of each index would be as large as all experts together.
-    groups = zip(rows.split(counts), weight.unbind(), strict=True)
-    products = [nn.functional.linear(group, expert) for group, expert in groups if len(group)]
+    # unbind where a gradient is wanted: that of each index would be as large as all experts together.
+    experts = weight.unbind() if torch.is_grad_enabled() and weight.requires_grad else weight
+    chosen = [expert for expert, count in enumerate(counts) if count]
+    groups = rows.split([counts[expert] for expert in chosen])
+    products = [nn.functional.linear(group, experts[expert]) for expert, group in zip(chosen, groups, strict=True)]
     return torch.cat(products) if products else rows.new_zeros(0, weight.shape[1])
 
 

@@ -131,11 +131,12 @@ class Indexer(nn.Module):
 
     def _select_from_all(self, asked: IndexQuery, step: Step, visible: torch.Tensor, memory: Memory) -> Selection:
         c = self.config
-        width = min(c.index_topk, step.longest // self.plan.ratio)
-        entries = visible.new_full((step.tokens, width), -1)
-        blocks = -(-(step.longest // self.plan.ratio) // c.candidate_block_size) if self.publishes else 0
+        longest = step.longest // self.plan.ratio
+        width = min(c.index_topk, longest)
+        entries, pool = visible.new_full((step.tokens, width), -1), None
         # A pool that holds every block restricts nothing.
-        pool = visible.new_full((step.tokens, c.candidate_topk_blocks), -1) if blocks > c.candidate_topk_blocks else None
+        if self.publishes and longest > c.candidate_topk_blocks * c.candidate_block_size:
+            pool = visible.new_full((step.tokens, c.candidate_topk_blocks), -1)
         for sequence, (first, count) in enumerate(zip(step.firsts, step.counts, strict=True)):
             length = (first + count) // self.plan.ratio
             if count == 0 or length == 0:

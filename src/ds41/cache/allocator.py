@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from operator import index
 from threading import RLock
@@ -78,10 +79,13 @@ class PageAllocator:
         self.release_many((page,))
 
     def release_many(self, pages: Iterable[int]) -> None:
+        """Give up one reference to each of ``pages``, or to none of them if one has too few."""
+        counts = Counter(pages)
         with self._lock:
-            for page in pages:
-                self._require_live(page, "released")
-                self._references[page] -= 1
+            for page, count in counts.items():
+                self._require_live(page, "released", count)
+            for page, count in counts.items():
+                self._references[page] -= count
                 if not self._references[page]:
                     self._free.append(page)
 
@@ -95,6 +99,9 @@ class PageAllocator:
             raise CacheError(f"there is no page {page}; the pool has pages 0 to {self.pages - 1}")
         return page
 
-    def _require_live(self, page: int, what: str) -> None:
-        if not self._references[self._known(page)]:
+    def _require_live(self, page: int, what: str, times: int = 1) -> None:
+        references = self._references[self._known(page)]
+        if not references:
             raise CacheError(f"page {page} is free: it cannot be {what}")
+        if references < times:
+            raise CacheError(f"page {page} has {references} references: it cannot be {what} {times} times")

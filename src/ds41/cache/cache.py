@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from operator import index
 
 import torch
 
-from ds41.cache.checks import check_index, check_rows
 from ds41.cache.errors import CacheError
-from ds41.cache.page_table import PageTable
-from ds41.cache.plane import zero_rows
+from ds41.cache.global_kv import GlobalKV
+from ds41.cache.layout import PageLayout
 from ds41.cache.pool import PagePool
+from ds41.cache.private_rows import PrivateRows
 from ds41.cache.progress import Progress
-from ds41.cache.ring import Ring
-from ds41.cache.storage import RowCodec, Storage, check_storage
+from ds41.cache.storage import Storage, check_storage
 from ds41.config import ModelConfig
-from ds41.formats import WINDOW_KV
-
-# A history entry without a token id: before the sequence, or blocked for n-grams.
-DEAD = -1
 
 
-class Cache:
+class Cache(GlobalKV, PrivateRows):
     """The state of ``batch`` sequences of up to ``max_tokens`` tokens each; every sequence has its own length.
 
     ==============  =======================================================================  ==================
@@ -37,7 +31,7 @@ class Cache:
     ==============  =======================================================================  ==================
 
     One step of a model: :meth:`reserve` what it will write, then read and write, then :meth:`advance`. A step that
-    is longer than ``rollback + 1`` tokens must read the window rows it needs before it writes its own.
+    is longer than ``rollback + 1`` tokens must read the private rows it needs before it writes its own.
     :meth:`truncate` takes tokens back: the rings still hold what was there ``rollback`` tokens ago.
 
     Rows to read or write are addressed by flat tensors: ``sequence`` int64 [M], which sequence, and ``position`` or
@@ -76,80 +70,39 @@ class Cache:
         pool: PagePool | None = None,
     ) -> None:
         check_storage(storage, dtype)
-        rollback = config.dspark_block_size if rollback is None else index(rollback)
+        rollback = config.dspark_block_size if rollback is None else rollback
         for name, value, least in (("max_tokens", max_tokens, 1), ("batch", batch, 1), ("rollback", rollback, 0)):
-            if value < least:
+            if index(value) < least:
                 raise CacheError(f"{name} is {value}; expected {least} or more")
         if max_tokens > config.max_position_embeddings:
             raise CacheError(
-                f"max_tokens is {max_tokens}; the model's max_position_embeddings is {config.max_position_embeddings}"
+                f"max_tokens is {max_tokens}; the model has max_position_embeddings {config.max_position_embeddings}"
             )
         if pool is None:
             page_tokens = 64 if page_tokens is None else page_tokens
-            pages = batch * -(-max_tokens // page_tokens) if page_tokens > 0 else 1
+            pages = batch * PageLayout.of(config, page_tokens).pages_for(max_tokens)
             pool = PagePool(config, pages, page_tokens=page_tokens, storage=storage, dtype=dtype, device=device)
         else:
-            _check_pool(pool, config, page_tokens, storage, dtype, device)
-        self.config, self.batch, self.max_tokens = config, batch, max_tokens
-        self.storage, self.dtype, self.device, self.pool = storage, dtype, pool.device, pool
-        self.rollback = rollback
-        self._progress = Progress(batch, rollback, max_tokens)
-        self._table = PageTable(pool, batch, pool.layout.pages_for(max_tokens))
-        self.page_table = self._table.tensor
-        layers = config.num_hidden_layers
-        self.window_start = torch.zeros(layers, batch, dtype=torch.int64, device=self.device)
-        self._window_codec = RowCodec(WINDOW_KV, config.head_dim, storage, dtype)
-        self._windows = Ring(
-            layers, batch, config.sliding_window + rollback, self._window_codec.parts, device=self.device
+            pool.check_fits(config, page_tokens, storage, dtype, device)
+        self.batch, self.max_tokens, self.storage, self.rollback = batch, max_tokens, storage, rollback
+        GlobalKV.__init__(self, pool, batch, max_tokens, dtype)
+        PrivateRows.__init__(
+            self,
+            config,
+            batch,
+            storage=storage,
+            rollback=rollback,
+            progress=Progress(batch, rollback, max_tokens),
+            dtype=dtype,
+            device=pool.device,
         )
-        value_and_gate = ((config.head_dim, torch.float32),) * 2
-        self._open = {
-            source.layer: Ring(
-                1, batch, source.ratio - 1 + rollback, value_and_gate, device=self.device, spacing=source.ratio
-            )
-            for source in pool.layout.sources
-            if source.ratio > 1
-        }
-        self._history_length = config.engram_max_ngram_size - 1 if config.engram_layer_ids else 0
-        self._history = Ring(
-            1, batch, self._history_length + rollback, ((1, torch.int64),) if self._history_length else (),
-            device=self.device,
-        )  # fmt: skip
-        for row in range(batch):
-            self._history.fill(row, DEAD)
-        # A pool outlives its caches: one that goes away gives its pages back.
+        # A pool may outlive its caches: one that goes away gives its pages back.
         weakref.finalize(self, self._table.release)
-
-    # Sizes
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Tokens that each sequence holds."""
         return tuple(self._progress.lengths)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes allocated for pages: the whole pool, also where other caches use it."""
-        return self.pool.nbytes
-
-    @property
-    def window_bytes(self) -> int:
-        return self._windows.nbytes
-
-    @property
-    def open_group_bytes(self) -> int:
-        return sum(ring.nbytes for ring in self._open.values())
-
-    @property
-    def history_bytes(self) -> int:
-        return self._history.nbytes
-
-    @property
-    def nbytes_per_token(self) -> Fraction:
-        """Global KV bytes per token, from the tensors that were allocated; 890 for the published configuration."""
-        return Fraction(self.pool.nbytes, self.pool.pages * self.pool.layout.page_tokens)
-
-    # Steps
 
     def reserve(self, counts: Iterable[int]) -> None:
         """Make room for ``counts[row]`` more tokens of each sequence; a shared last page is copied first.
@@ -182,7 +135,7 @@ class Cache:
             CacheError: longer than the sequence, or further back than ``rollback`` tokens before the furthest that
                 was written; the message names the least length.
         """
-        row = self._row(row)
+        row = self._table.check_row(row)
         length = index(length)
         if length == self._progress.lengths[row]:
             return
@@ -192,9 +145,9 @@ class Cache:
 
     def reset(self, row: int) -> None:
         """Empty a sequence."""
-        row = self._row(row)
+        row = self._table.check_row(row)
         self._table.keep(row, 0)
-        self._restart(row, 0)
+        self._restart_private(row, 0)
 
     def fork(self, source: int, target: int) -> None:
         """Make sequence ``target`` a continuation of ``source``: all pages shared, private rows copied.
@@ -202,14 +155,11 @@ class Cache:
         Raises:
             CacheError: they are the same sequence.
         """
-        source, target = self._row(source), self._row(target)
+        source, target = self._table.check_row(source), self._table.check_row(target)
         if source == target:
             raise CacheError(f"row {source} cannot be forked into itself")
         self._table.share(target, self.pages_of(source))
-        self._progress.copy(source, target)
-        self.window_start[:, target] = self.window_start[:, source]
-        for ring in (self._windows, self._history, *self._open.values()):
-            ring.copy(source, target)
+        self._copy_private(source, target)
 
     def adopt(self, row: int, pages: Sequence[int], length: int) -> None:
         """Start a sequence with ``length`` tokens whose global KV lies in ``pages``, which stay shared.
@@ -222,7 +172,7 @@ class Cache:
             CacheError: the number of pages does not fit the length, a page is free, or the length is beyond
                 ``max_tokens``. Then nothing has changed.
         """
-        row, length = self._row(row), index(length)
+        row, length = self._table.check_row(row), index(length)
         pages = [index(page) for page in pages]
         if not 0 <= length <= self.max_tokens:
             raise CacheError(f"length is {length}; expected 0 to max_tokens, {self.max_tokens}")
@@ -232,21 +182,9 @@ class Cache:
                 f"{len(pages)} pages for {length} tokens; expected {needed} of {self.pool.layout.page_tokens} tokens"
             )
         self._table.share(row, pages)
-        self._restart(row, length)
+        self._restart_private(row, length)
 
     def pages_of(self, row: int) -> list[int]:
         """The pages that hold a sequence's tokens, in order; the last perhaps in part."""
-        row = self._row(row)
+        row = self._table.check_row(row)
         return self._table.pages[row][: self.pool.layout.pages_for(self._progress.lengths[row])]
-
-    def _restart(self, row: int, length: int) -> None:
-        self._progress.restart(row, length)
-        self.window_start[:, row] = length
-        self._history.fill(row, DEAD)
-
-    def _row(self, row: int) -> int:
-        row = index(row)
-        if not 0 <= row < self.batch:
-            raise CacheError(f"there is no row {row}; the cache has rows 0 to {self.batch - 1}")
-        return row
-

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import index
 
 import torch
 
+from ds41.cache.errors import CacheError
 from ds41.cache.pool import PagePool
 
 
@@ -23,6 +25,17 @@ class PageTable:
         # The last column stays -1: it is what column -1, of the entry that is none, finds.
         self._tensor = torch.full((batch, max_pages + 1), -1, dtype=torch.int64, device=pool.device)
         self.tensor = self._tensor[:, :max_pages]
+
+    def check_row(self, row: int) -> int:
+        """A row number as an int.
+
+        Raises:
+            CacheError: there is no such sequence.
+        """
+        row = index(row)
+        if not 0 <= row < len(self.pages):
+            raise CacheError(f"there is no row {row}; the cache has rows 0 to {len(self.pages) - 1}")
+        return row
 
     def find(self, sequence: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         """Page numbers for int64 ``sequence`` and ``column`` (broadcast); -1 for column -1 and where there is none."""

@@ -12,6 +12,7 @@ from ds41.cache.storage import RowCodec, Storage, check_storage
 from ds41.config import ModelConfig
 from ds41.formats import INDEX_KEY, MAIN_KV, Packed
 
+
 class PagePool(PageAllocator):
     """``pages`` pages of one layout, to be shared by any number of caches.
 
@@ -62,6 +63,37 @@ class PagePool(PageAllocator):
         if self.data is not None:
             return self.data.nbytes
         return sum(part.nbytes for rows in self._all_rows() for part in rows.parts)
+
+    def check_fits(
+        self,
+        config: ModelConfig,
+        page_tokens: int | None,
+        storage: Storage,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        """Refuse a cache that cannot use these pages; ``page_tokens`` None takes them as they are.
+
+        Raises:
+            CacheError: another page size or layout, storage, device or (where values are held) type.
+        """
+        wanted = PageLayout.of(config, self.layout.page_tokens if page_tokens is None else page_tokens)
+        pairs = [
+            ("page_tokens", self.layout.page_tokens, wanted.page_tokens),
+            ("storage", self.storage, storage),
+            ("device", self.device, torch.empty(0, device=device).device),
+        ]
+        if self.storage != "packed":
+            pairs.append(("dtype", self.dtype, dtype))
+        for name, has, asked in pairs:
+            if has != asked:
+                raise CacheError(f"the pool's {name} is {has}; the cache asks for {asked}")
+        if self.layout != wanted:
+            owners = ", ".join(str(source.layer) for source in self.layout.sources)
+            raise CacheError(
+                f"the pool's pages are those of another configuration: {self.layout.nbytes} bytes, owners {owners}, "
+                f"head_dim {self.layout.head_dim}; this one's have {wanted.nbytes} bytes"
+            )
 
     def main_plane(self, layer: int) -> Packed | torch.Tensor:
         """Main entries of ``layer``: Packed of [pages, entries, bytes] where packed, else [pages, entries, channels].

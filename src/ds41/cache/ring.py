@@ -31,7 +31,9 @@ class Ring:
         self.slots = slots
         # A write of no more rows than this cannot put two of one sequence into the same slot.
         self._collision_free = slots // spacing
-        self.parts = tuple(torch.empty(layers, batch * slots, width, dtype=dtype, device=device) for width, dtype in parts)
+        self.parts = tuple(
+            torch.empty(layers, batch * slots, width, dtype=dtype, device=device) for width, dtype in parts
+        )
 
     @property
     def nbytes(self) -> int:

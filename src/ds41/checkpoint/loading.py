@@ -109,7 +109,7 @@ def _require_memory(
     if available is None or needed <= available:
         return
     tables = sum(table.weight.numel() * table.weight.element_size() for table in _tables_in_memory(model))
-    hint = f"; engram='disk' would leave {tables:,} of them in the files" if tables else ""
+    hint = f"; Engram tables left on disk would spare {tables:,} of them" if tables else ""
     raise CheckpointError(
         f"{folder} takes {needed:,} bytes ({needed / 2**30:.1f} GiB) as a model in {kind} on {device}, and "
         f"{available:,} ({available / 2**30:.1f} GiB) {source}{hint}"

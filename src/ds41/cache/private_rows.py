@@ -1,0 +1,176 @@
+"""What a sequence keeps to itself: windows, open groups and the Engram history, in rings."""
+
+from __future__ import annotations
+
+import torch
+
+from ds41.cache.checks import check_index, check_shape, check_vector
+from ds41.cache.errors import CacheError
+from ds41.cache.plane import zero_rows
+from ds41.cache.progress import Progress
+from ds41.cache.ring import Ring
+from ds41.cache.storage import RowCodec, Storage
+from ds41.config import ModelConfig
+from ds41.formats import WINDOW_KV
+
+# A history entry without a token id: before the sequence, or blocked for n-grams.
+DEAD = -1
+
+
+class PrivateRows:
+    """The part of a cache that does not grow with the tokens and is never shared.
+
+    Every ring holds ``rollback`` rows more than the model looks at, so that rejected tokens do not overwrite what
+    their predecessors need.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        *,
+        storage: Storage,
+        rollback: int,
+        progress: Progress,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self._progress = progress
+        self.window_layers = config.num_hidden_layers
+        self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64, device=device)
+        self._window_codec = RowCodec(WINDOW_KV, config.head_dim, storage, dtype)
+        self._windows = Ring(
+            self.window_layers, batch, config.sliding_window + rollback, self._window_codec.parts, device=device
+        )
+        value_and_gate = ((config.head_dim, torch.float32),) * 2
+        self._open = {
+            layer.index: Ring(
+                1, batch, layer.ratio - 1 + rollback, value_and_gate, device=device, spacing=layer.ratio
+            )
+            for layer in config.layers
+            if layer.owns_kv and layer.ratio > 1
+        }  # fmt: skip
+        self._look_back = config.engram_max_ngram_size - 1 if config.engram_layer_ids else 0
+        ids = self._look_back + rollback if self._look_back else 0
+        self._history = Ring(1, batch, ids, ((1, torch.int64),), device=device)
+        for row in range(batch):
+            self._history.fill(row, DEAD)
+
+    @property
+    def window_bytes(self) -> int:
+        return self._windows.nbytes
+
+    @property
+    def open_group_bytes(self) -> int:
+        return sum(ring.nbytes for ring in self._open.values())
+
+    @property
+    def history_bytes(self) -> int:
+        return self._history.nbytes
+
+    def write_window(
+        self, layer: int, sequence: torch.Tensor, position: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Store window rows [M, head_dim] (rotated) and give them back as stored, in the cache's type.
+
+        Of more rows than the ring holds the newest stay; the values of all come back.
+
+        Raises:
+            CacheError: shapes that do not fit. ValueError: a value that is not finite, on a CPU.
+        """
+        count = self._check_window(layer, sequence, position)
+        check_shape("rows", rows, (count, self.config.head_dim))
+        self._progress.note_write()
+        stored = self._window_codec.store(rows)
+        self._windows.write(layer, sequence, position, stored)
+        return self._window_codec.load(stored, self.dtype)
+
+    def read_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Window rows [M, head_dim] in the cache's type; zeros for position -1."""
+        self._check_window(layer, sequence, position)
+        values = self._window_codec.load(self._windows.read(layer, sequence, position), self.dtype)
+        return zero_rows(values, position < 0)
+
+    def write_open(
+        self, layer: int, sequence: torch.Tensor, position: torch.Tensor, value: torch.Tensor, gate: torch.Tensor
+    ) -> None:
+        """Keep the ``value`` and ``gate`` rows, [M, head_dim], of tokens whose group is open; held in float32.
+
+        Tokens of closed groups may be written too and do no harm.
+
+        Raises:
+            CacheError: shapes that do not fit, or a layer that pools nothing.
+        """
+        ring = self._open_ring(layer)
+        count = check_vector("sequence", sequence)
+        check_index("position", position, (count,))
+        check_shape("value", value, (count, self.config.head_dim))
+        check_shape("gate", gate, (count, self.config.head_dim))
+        self._progress.note_write()
+        ring.write(0, sequence, position, (value.detach().float(), gate.detach().float()))
+
+    def read_open(
+        self, layer: int, sequence: torch.Tensor, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Value and gate rows of waiting tokens, float32 [M, head_dim] each; zeros for position -1."""
+        ring = self._open_ring(layer)
+        check_index("position", position, (check_vector("sequence", sequence),))
+        value, gate = ring.read(0, sequence, position)
+        absent = position < 0
+        return zero_rows(value, absent), zero_rows(gate, absent)
+
+    def write_history(self, sequence: torch.Tensor, position: torch.Tensor, ids: torch.Tensor) -> None:
+        """Remember compressed ids, int64 [M]; DEAD for tokens that no n-gram may contain."""
+        count = check_vector("sequence", sequence)
+        check_index("position", position, (count,))
+        check_index("ids", ids, (count,))
+        if self._look_back:
+            self._progress.note_write()
+            self._history.write(0, sequence, position, (ids[:, None],))
+
+    def history(self, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Compressed ids before the next position of each sequence, newest first.
+
+        Args:
+            rows: int64 [R], which sequences; all if None.
+
+        Returns:
+            int64 [R, engram_max_ngram_size - 1], DEAD where there is none; no columns in a model without Engram.
+        """
+        lengths = torch.tensor(self._progress.lengths, dtype=torch.int64, device=self.device)
+        if rows is None:
+            rows = torch.arange(len(lengths), device=self.device)
+        count = check_vector("rows", rows)
+        if not self._look_back:
+            return rows.new_empty(count, 0)
+        back = torch.arange(1, self._look_back + 1, device=self.device)
+        position = lengths[rows][:, None] - back
+        (ids,) = self._history.read(0, rows.repeat_interleave(self._look_back), position.flatten())
+        return ids.view(count, self._look_back).masked_fill_(position < 0, DEAD)
+
+    def _restart_private(self, row: int, length: int) -> None:
+        """Nothing of a former sequence may be looked at: windows start at ``length``, the history is empty."""
+        self._progress.restart(row, length)
+        self.window_start[:, row] = length
+        self._history.fill(row, DEAD)
+
+    def _copy_private(self, source: int, target: int) -> None:
+        self._progress.copy(source, target)
+        self.window_start[:, target] = self.window_start[:, source]
+        for ring in (self._windows, self._history, *self._open.values()):
+            ring.copy(source, target)
+
+    def _check_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> int:
+        if not 0 <= layer < self.window_layers:
+            raise CacheError(f"layer {layer} has no window; there are layers 0 to {self.window_layers - 1}")
+        count = check_vector("sequence", sequence)
+        check_index("position", position, (count,))
+        return count
+
+    def _open_ring(self, layer: int) -> Ring:
+        try:
+            return self._open[layer]
+        except KeyError:
+            pooling = ", ".join(map(str, self._open)) or "none"
+            raise CacheError(f"layer {layer} pools no groups; the layers that do: {pooling}") from None

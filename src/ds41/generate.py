@@ -1,0 +1,173 @@
+"""Text from a model, token by token: prefill once, then one decode step for each token that is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import get_args
+
+import torch
+from tokenizers import Tokenizer
+
+from ds41.model import Decoder, Model
+from ds41.tokenizer import REPLACEMENT_CHARACTER
+
+# A character has up to four bytes; so long as three may be all there is of one, it is not shown.
+_LONGEST_OPEN = 3
+# Tokens before the newest that are decoded with it: a decoder may treat the first token of a text differently.
+_CONTEXT = 8
+
+
+def generate(
+    model: Model,
+    prompt_ids: torch.Tensor | Sequence[int],
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    stop_ids: Collection[int] | None = None,
+    decoder: Decoder = "full",
+) -> Iterator[int]:
+    """Continue a prompt; each id is given out as soon as it is drawn.
+
+    Args:
+        prompt_ids: one sequence, [T].
+        temperature: divides the logits; 0 always takes the largest, the lowest id among equals.
+        top_p: draw only from the smallest set of most likely tokens whose probabilities sum to this or more.
+        seed: of this sequence's own random numbers; None for another sequence each time.
+        stop_ids: ids that end the sequence and are not given out; None for the configuration's ``eos_token_id``.
+        decoder: how the prompt is run, as in :meth:`ds41.model.Model.prefill`.
+
+    Raises:
+        ValueError: now, not at the first id: a value is out of its range, or prompt and new tokens together are more
+            than the model's positions. FloatingPointError: while drawing: the logits are not finite.
+    """
+    check_sampling(temperature, top_p, seed)
+    if decoder not in get_args(Decoder):
+        raise ValueError(f"decoder is {decoder!r}; expected one of {get_args(Decoder)}")
+    prompt = _checked_prompt(model, prompt_ids, max_new_tokens)
+    stops = {model.config.eos_token_id} if stop_ids is None else set(stop_ids)
+    random = torch.Generator()
+    if seed is None:
+        random.seed()
+    else:
+        random.manual_seed(seed)
+
+    def draw_all() -> Iterator[int]:
+        if max_new_tokens == 0:
+            return
+        cache = model.new_cache(len(prompt) + max_new_tokens)
+        logits = model.prefill(prompt[None], cache, decoder=decoder)[0]
+        for left in range(max_new_tokens - 1, -1, -1):
+            token = sample(logits, temperature, top_p, random)
+            if token in stops:
+                return
+            yield token
+            if left:
+                logits = model.decode(torch.tensor([token]), cache)[0, -1]
+
+    return draw_all()
+
+
+def check_sampling(temperature: float, top_p: float, seed: int | None = None) -> None:
+    """Refuse what nothing can be drawn with (ValueError)."""
+    if not (temperature >= 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature is {temperature}; expected 0 or a positive number")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; expected a number above 0 and up to 1")
+    if seed is not None and not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1")
+
+
+def sample(logits: torch.Tensor, temperature: float, top_p: float, random: torch.Generator) -> int:
+    """Draw one id from logits [vocab], in float64 on the CPU, with one random number.
+
+    Raises:
+        ValueError: temperature or top_p is out of range. FloatingPointError: a logit is NaN, or the largest infinite.
+    """
+    check_sampling(temperature, top_p)
+    logits = logits.detach().to("cpu", torch.float64)
+    largest = logits.max()
+    if not torch.isfinite(largest):
+        raise FloatingPointError(f"the largest logit is {largest.item()}; no token can be drawn from such logits")
+    if temperature == 0:
+        return int(torch.nonzero(logits == largest)[0])
+    ids, mass = nucleus(torch.softmax((logits - largest) / temperature, dim=-1), top_p)
+    draw = torch.rand((), generator=random, dtype=torch.float64) * mass[-1]
+    # The first id whose mass exceeds the draw; rounding may put the draw at the very end.
+    place = int(torch.searchsorted(mass, draw, right=True))
+    return int(ids[min(place, len(ids) - 1)])
+
+
+def nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest set of ids whose probabilities sum to ``top_p`` or more, likeliest first, the lower of equals first.
+
+    Args:
+        probabilities: float64 [vocab].
+
+    Returns:
+        ids int64 [n], and the running sum of their probabilities [n].
+    """
+    ordered, ids = torch.sort(probabilities, descending=True, stable=True)
+    mass = ordered.cumsum(0)
+    # Sums of rounded numbers may never reach 1; then every token that has a probability is in.
+    count = int((mass < top_p).sum()) + 1
+    count = min(count, int((ordered > 0).sum()))
+    return ids[:count], mass[:count]
+
+
+def stream_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """Decode ids as they come, in pieces of whole characters; joined they are the text of all ids.
+
+    What may yet become a character is held back until it is one, or until it cannot become one any more.
+    """
+    window: list[int] = []
+    shown = 0
+    text = ""
+    for token in ids:
+        window.append(token)
+        text = tokenizer.decode(window, skip_special_tokens=False)
+        closed = len(text) - _open_characters(text)
+        if closed > shown:
+            yield text[shown:closed]
+            shown = closed
+        if closed == len(text) and len(window) > 2 * _CONTEXT:
+            window = window[-_CONTEXT:]
+            text = tokenizer.decode(window, skip_special_tokens=False)
+            shown = len(text)
+    if len(text) > shown:
+        yield text[shown:]
+
+
+def _open_characters(text: str) -> int:
+    """How many replacement characters at the end may stand for a character whose last bytes are still to come."""
+    tail = text[-_LONGEST_OPEN:]
+    return len(tail) - len(tail.rstrip(REPLACEMENT_CHARACTER))
+
+
+def _checked_prompt(model: Model, prompt_ids: torch.Tensor | Sequence[int], max_new_tokens: int) -> torch.Tensor:
+    try:
+        ids = torch.as_tensor(prompt_ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"prompt_ids are no sequence of token ids: {error}") from error
+    if ids.dim() != 1:
+        raise ValueError(f"prompt_ids have shape {list(ids.shape)}; expected one sequence, [T]")
+    if not len(ids):
+        raise ValueError("the prompt is empty; expected one token or more")
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ValueError(f"prompt_ids are {ids.dtype}; expected integers")
+    outside = (ids < 0) | (ids >= model.config.vocab_size)
+    if bool(outside.any()):
+        place = int(outside.nonzero()[0])
+        raise ValueError(
+            f"prompt_ids[{place}] is {int(ids[place])}; expected ids from 0 to {model.config.vocab_size - 1}"
+        )
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
+    positions = model.config.max_position_embeddings
+    if len(ids) + max_new_tokens > positions:
+        raise ValueError(
+            f"a prompt of {len(ids):,} tokens and max_new_tokens {max_new_tokens:,} are more than the model's "
+            f"{positions:,} positions"
+        )
+    return ids.to(torch.int64)

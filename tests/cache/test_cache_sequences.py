@@ -1,0 +1,358 @@
+"""Sequences that grow, are cut, forked, adopted and reset: always what a plain list of tokens says.
+
+Fault reports behind these tests: groups that straddle steps, rollback that forgets state, window rows of an earlier
+request, live pages handed out twice.
+"""
+
+import pytest
+import torch
+from cache_steps import (
+    INDEX,
+    LOOK_BACK,
+    MAIN,
+    TINY,
+    WINDOW,
+    assert_pages_counted,
+    assert_same,
+    expected,
+    poison,
+    poison_free_pages,
+    poison_private,
+    rows,
+    seen,
+    step,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from small_configs import plans
+
+from ds41 import ModelConfig, ledger
+from ds41.cache import DEAD, Cache, CacheError, OutOfPages, PagePool
+
+BATCH, MAX_TOKENS, PAGE_TOKENS, PAGES, ROLLBACK = 3, 40, 4, 17, 3
+row_number = st.integers(0, BATCH - 1)
+
+
+def per_row(most: int) -> st.SearchStrategy:
+    return st.lists(st.integers(0, most), min_size=BATCH, max_size=BATCH)
+
+
+class Row:
+    """What one sequence must hold."""
+
+    def __init__(self, tokens=(), adopted=0, history_from=0, written=None):
+        self.tokens = list(tokens)
+        self.adopted = adopted
+        self.history_from = history_from
+        self.written = len(self.tokens) if written is None else written
+
+    def copy(self) -> "Row":
+        return Row(self.tokens, self.adopted, self.history_from, self.written)
+
+
+class Sequences(RuleBasedStateMachine):
+    """The same operations on a plain, a fake and a packed cache and on lists of tokens.
+
+    The pool holds fewer pages than the batch could fill. Free pages are poisoned after every operation, and the
+    private rows of a sequence that starts anew.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.caches = []
+        for storage in ("plain", "fake", "packed"):
+            pool = PagePool(TINY, PAGES, page_tokens=PAGE_TOKENS, storage=storage, dtype=torch.float32)
+            cache = Cache(TINY, MAX_TOKENS, BATCH, storage=storage, rollback=ROLLBACK, dtype=torch.float32, pool=pool)
+            poison(cache)
+            self.caches.append(cache)
+        self.rows = [Row() for _ in range(BATCH)]
+        self.next_token = 1
+
+    def new_tokens(self, counts):
+        made = {}
+        for row, count in enumerate(counts):
+            made[row] = list(range(self.next_token, self.next_token + count))
+            self.next_token += count
+        return made
+
+    def pages_needed(self, counts) -> int:
+        """Pages that a step takes: new ones, and copies of shared last pages that are appended to."""
+        cache = self.caches[0]
+        needed, appending = 0, {}
+        for row, count in enumerate(counts):
+            length, held = len(self.rows[row].tokens), cache._table.pages[row]
+            needed += max(0, -(-(length + count) // PAGE_TOKENS) - len(held))
+            if count and length % PAGE_TOKENS:
+                page = held[length // PAGE_TOKENS]
+                appending[page] = appending.get(page, 0) + 1
+        for page, count in appending.items():
+            needed += min(count, cache.pool.references(page) - 1)
+        return needed
+
+    def attempt(self, counts, accepted=None):
+        new = self.new_tokens(counts)
+        if any(len(row.tokens) + count > MAX_TOKENS for row, count in zip(self.rows, counts, strict=True)):
+            expected_error = CacheError
+        elif self.pages_needed(counts) > self.caches[0].pool.free_pages:
+            expected_error = OutOfPages
+        else:
+            for cache in self.caches:
+                step(cache, new, accepted)
+            for index, row in enumerate(self.rows):
+                row.written = max(row.written, len(row.tokens) + counts[index])
+                row.tokens += new[index] if accepted is None else new[index][: accepted[index]]
+            return
+        for cache in self.caches:
+            with pytest.raises(expected_error) as caught:
+                cache.reserve(counts)
+            assert type(caught.value) is expected_error
+
+    @rule(counts=per_row(11))
+    def append(self, counts):
+        self.attempt(counts)
+
+    @rule(counts=per_row(1 + ROLLBACK), rejected=per_row(ROLLBACK))
+    def verify_drafts(self, counts, rejected):
+        """Drafts of which the last few are rejected: as many as can be without going back too far."""
+        most = [
+            ROLLBACK - max(0, row.written - len(row.tokens) - count)
+            for row, count in zip(self.rows, counts, strict=True)
+        ]
+        accepted = {
+            row: max(0, count - min(rejected[row], most[row])) for row, count in enumerate(counts)
+        }  # fmt: skip
+        self.attempt(counts, accepted)
+
+    @rule(row=row_number, back=st.integers(0, ROLLBACK + 2))
+    def truncate(self, row, back):
+        kept = self.rows[row]
+        length = len(kept.tokens) - back
+        earliest = min(len(kept.tokens), max(kept.adopted, kept.written - ROLLBACK))
+        for cache in self.caches:
+            if length < 0 or (back and length < earliest):
+                with pytest.raises(CacheError, match=f"row {row} holds {len(kept.tokens)} tokens"):
+                    cache.truncate(row, length)
+            else:
+                cache.truncate(row, length)
+        if length >= earliest:
+            del kept.tokens[length:]
+
+    @rule(row=row_number)
+    def reset(self, row):
+        for cache in self.caches:
+            cache.reset(row)
+            poison_private(cache, row)
+        self.rows[row] = Row()
+
+    @rule(source=row_number, into=row_number)
+    def fork(self, source, into):
+        if source == into:
+            return
+        for cache in self.caches:
+            poison_private(cache, into)
+            cache.fork(source, into)
+        self.rows[into] = self.rows[source].copy()
+
+    @rule(source=row_number, into=row_number, share=st.floats(0, 1), with_history=st.booleans())
+    def adopt(self, source, into, share, with_history):
+        """Start a sequence with a prefix of another; the row that waits is handed over beside the pages."""
+        tokens = self.rows[source].tokens
+        tokens = tokens[: round(share * len(tokens))]
+        length = len(tokens)
+        for cache in self.caches:
+            cache.adopt(into, cache.pages_of(source)[: -(-length // PAGE_TOKENS)], length)
+            poison_private(cache, into)
+            position = torch.arange(length)
+            ids = torch.tensor(tokens, dtype=torch.int64)
+            last = slice(length - 1, length)
+            if length % 2:
+                value, gate = rows(ids[last], 1 + MAIN), rows(ids[last], 1 + INDEX)
+                cache.write_open(1, torch.tensor([into]), position[last], value, gate)
+            if with_history:
+                kept = slice(max(0, length - LOOK_BACK), length)
+                cache.write_history(torch.full_like(position[kept], into), position[kept], ids[kept])
+        self.rows[into] = Row(tokens, length, 0 if with_history else length)
+
+    @invariant()
+    def everything_is_as_the_tokens_say(self):
+        plain = self.caches[0]
+        for cache in self.caches:
+            assert cache.lengths == tuple(len(row.tokens) for row in self.rows)
+            assert_pages_counted(cache.pool, cache)
+            poison_free_pages(cache.pool)
+        for index, row in enumerate(self.rows):
+            assert plain.window_start[:, index].tolist() == [row.adopted] * TINY.num_hidden_layers
+            assert_same(seen(plain, index), expected(row.tokens, row.adopted, row.history_from))
+            assert len(plain.pages_of(index)) == -(-len(row.tokens) // PAGE_TOKENS)
+
+    def teardown(self):
+        """What the packed cache ends up with is what the fake one does, and nothing of it is poison."""
+        _, fake, packed = self.caches
+        for index in range(BATCH):
+            found = seen(packed, index)
+            assert_same(found, seen(fake, index))
+            assert all(torch.isfinite(values).all() for values in found.values())
+
+
+TestSequences = Sequences.TestCase
+TestSequences.settings = settings(max_examples=25, stateful_step_count=20)
+
+
+@pytest.mark.parametrize("rejected", range(6))
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 30, 31])
+def test_rejected_drafts_leave_no_trace(length, rejected):
+    """Reject after 0 to 5 drafts at odd and even lengths: as if the drafts had never been."""
+    drafted, never = (Cache(TINY, 64, page_tokens=8, dtype=torch.float32) for _ in range(2))
+    assert drafted.rollback == 5
+    tokens = list(range(1, length + 6 - rejected))
+    poison(drafted)
+    step(drafted, {0: tokens[:length]})
+    step(drafted, {0: tokens[length:] + list(range(900, 900 + rejected))})
+    drafted.truncate(0, len(tokens))
+    step(never, {0: tokens})
+    assert_same(seen(drafted, 0), seen(never, 0))
+    assert drafted.pages_of(0) == never.pages_of(0)
+    for _ in range(3):
+        more = [len(tokens) + 500]
+        tokens += more
+        step(drafted, {0: more})
+        step(never, {0: more})
+        assert_same(seen(drafted, 0), seen(never, 0))
+
+
+@pytest.mark.parametrize("splits", [[7], [3, 4], [2, 5], [6, 1], [1] * 7])
+def test_a_group_may_straddle_steps(splits):
+    cache, whole = (Cache(TINY, 16, page_tokens=4, storage="plain", dtype=torch.float32) for _ in range(2))
+    tokens = list(range(1, 8))
+    poison(cache)
+    for count in splits:
+        done = cache.lengths[0]
+        step(cache, {0: tokens[done : done + count]})
+    step(whole, {0: tokens})
+    assert_same(seen(cache, 0), expected(tokens))
+    assert_same(seen(cache, 0), seen(whole, 0))
+
+
+def test_rows_of_unequal_length_equal_single_runs():
+    lengths = (1, 2, 0, WINDOW - 1, WINDOW, WINDOW + 1, 39)
+    batch = Cache(TINY, 40, len(lengths), page_tokens=4, dtype=torch.float32)
+    poison(batch)
+    texts = {row: list(range(100 * row, 100 * row + length)) for row, length in enumerate(lengths)}
+    step(batch, texts)
+    for row, tokens in texts.items():
+        single = Cache(TINY, 40, page_tokens=4, dtype=torch.float32)
+        step(single, {0: tokens})
+        assert_same(seen(batch, row), seen(single, 0))
+
+
+def test_a_prefix_hit_sees_nothing_of_the_request_before():
+    """A prefix is adopted by a row whose private rows are poison: no position before it can be looked at."""
+    cache = Cache(TINY, 64, 2, page_tokens=4, dtype=torch.float32)
+    step(cache, {0: list(range(24))})
+    poison_private(cache, 1)
+    cache.adopt(1, cache.pages_of(0), 24)
+    assert cache.window_start[:, 1].tolist() == [24] * TINY.num_hidden_layers
+    assert cache.history(torch.tensor([1])).tolist() == [[DEAD] * LOOK_BACK]
+    step(cache, {1: [50, 51]})
+    found = seen(cache, 1)
+    assert found["window 3"].shape[0] == 2
+    assert all(torch.isfinite(values).all() for values in found.values())
+
+
+def test_a_shared_last_page_is_copied_before_it_is_written():
+    cache = Cache(TINY, 64, 3, page_tokens=8, dtype=torch.float32, storage="plain")
+    step(cache, {0: list(range(11))})
+    cache.fork(0, 1)
+    cache.fork(1, 2)
+    first, last = cache.pages_of(0)
+    assert cache.pages_of(2) == [first, last]
+    free = cache.pool.free_pages
+    step(cache, {0: [20], 1: [30, 31], 2: [40]})
+    assert [cache.pages_of(row)[0] for row in range(3)] == [first] * 3
+    assert len({cache.pages_of(row)[1] for row in range(3)}) == 3
+    assert cache.pool.free_pages == free - 2
+    for row, new in enumerate(([20], [30, 31], [40])):
+        assert_same(seen(cache, row), expected([*range(11), *new]))
+
+
+def test_a_full_shared_page_is_never_copied():
+    cache = Cache(TINY, 64, 2, page_tokens=8)
+    step(cache, {0: list(range(16))})
+    cache.fork(0, 1)
+    step(cache, {1: [90]})
+    assert cache.pages_of(1)[:2] == cache.pages_of(0)
+
+
+def test_a_page_held_elsewhere_stays_as_it_was():
+    """Somebody else, such as a prefix store, refers to the last page in part: the sequence goes on in a copy."""
+    cache = Cache(TINY, 64, page_tokens=8)
+    step(cache, {0: list(range(5))})
+    (page,) = cache.pages_of(0)
+    cache.pool.share(page)
+    before = cache.pool.read_page(page)
+    step(cache, {0: [90, 91, 92]})
+    assert cache.pages_of(0) != [page]
+    assert torch.equal(cache.pool.read_page(page), before)
+
+
+def test_a_step_cut_short_is_noticed():
+    """An interrupted prefill has overwritten windows that the old length needs: going on would be wrong."""
+    cache = Cache(TINY, 64, rollback=2)
+    step(cache, {0: [1, 2, 3]})
+    cache.reserve([20])
+    position = torch.arange(3, 23)
+    cache.write_window(0, torch.zeros_like(position), position, rows(position, 0))
+    with pytest.raises(CacheError, match="row 0 holds 3 tokens, but a step wrote as far as 23 and only 2"):
+        cache.reserve([20])
+    cache.reset(0)
+    step(cache, {0: [1, 2, 3]})
+    assert_same(seen(cache, 0), seen(_fresh([1, 2, 3], rollback=2), 0))
+
+
+def test_pages_may_be_reserved_ahead():
+    cache = Cache(TINY, 64, page_tokens=4)
+    cache.reserve([40])
+    held = cache._table.pages[0].copy()
+    step(cache, {0: list(range(7))})
+    step(cache, {0: list(range(7, 9))})
+    cache.truncate(0, 7)
+    assert cache.lengths == (7,)
+    assert cache.pages_of(0) == held[:2]
+
+
+def _fresh(tokens, **arguments) -> Cache:
+    cache = Cache(TINY, 64, **arguments)
+    step(cache, {0: tokens})
+    return cache
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_bytes_agree_with_the_ledger_for_flash(batch):
+    config = ModelConfig.flash()
+    cache = Cache(config, 2**20 // batch, batch, rollback=0)
+    assert cache.nbytes_per_token == 890
+    assert cache.window_bytes == batch * ledger.window_bytes(config) == batch * 2_703_360
+    assert cache.open_group_bytes == batch * ledger.open_group_bytes(config)
+    assert cache.history_bytes == batch * ledger.engram_history_bytes(config)
+    if batch == 1:
+        assert cache.page_bytes == 933_232_640 == ledger.global_bytes(config, 2**20)
+        assert cache.page_table.shape == (1, 16384)
+
+
+@given(plans(), st.integers(1, 2), st.integers(1, 300))
+def test_bytes_agree_with_the_ledger_for_any_plan(config, batch, tokens):
+    cache = Cache(config, tokens, batch, rollback=0, page_tokens=8)
+    pages = -(-tokens // 8)
+    assert cache.nbytes_per_token == ledger.bytes_per_token(config)
+    assert cache.page_bytes == batch * ledger.global_bytes(config, 8 * pages)
+    assert cache.window_bytes == batch * ledger.window_bytes(config)
+    assert cache.open_group_bytes == batch * ledger.open_group_bytes(config)
+
+
+def test_rollback_adds_its_rows_and_nothing_else():
+    config = ModelConfig.flash()
+    cache = Cache(config, 64)
+    assert cache.window_bytes == 40 * (128 + 5) * 528
+    assert cache.open_group_bytes == 3 * (1 + 5) * 2 * 512 * 4
+    assert cache.history_bytes == (3 + 5) * 8
