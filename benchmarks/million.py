@@ -4,8 +4,8 @@
 
 Allocates the pages of one sequence and fills every byte, then decodes one token through a Full, a Reindex and a Reuse
 layer (layers 20, 24 and 25) at several lengths of that sequence, which share the pages. Weights are random; the work
-does not depend on their values. "indexer MAC" are multiply-adds of index scores, counted by torch; "read" are the
-bytes of records that a layer takes from pages and window.
+does not depend on their values. Multiply-adds of a layer are counted by torch, those of its index scores from
+the keys it scored; "read" are the bytes of records that it takes from pages and window.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def measure(attentions: dict, pool: PagePool, pages: list[int], tokens: int, rou
             memory = CountingMemory(cache)
             with FlopCounterMode(display=False) as counter:
                 run(name, memory)
-            indexer_macs = memory.index_bytes // memory._index_record * config.index_n_heads * (config.index_head_dim + 1)
+            scored = memory.index_bytes // memory._index_record
+            # A dot product for every head, and the weighted sum over heads.
+            indexer_macs = scored * config.index_n_heads * (config.index_head_dim + 1)
             total = counter.get_total_flops() // 2
             rows.append(
                 Row(tokens, name, timings[name].best * 1e3, total, indexer_macs, memory.index_bytes, memory.other_bytes)

@@ -217,7 +217,9 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_made(monkeypatch, ca
     monkeypatch.setattr(Model, "to_empty", lambda *_, **__: pytest.fail("memory was taken"))
     with (
         caplog.at_level(logging.INFO, "ds41.checkpoint"),
-        pytest.raises(CheckpointError, match=rf"takes {needed:,} bytes .* in bfloat16 on cpu, and 1,000 .*left on disk"),
+        pytest.raises(
+            CheckpointError, match=rf"takes {needed:,} bytes .* in bfloat16 on cpu, and 1,000 .*left on disk"
+        ),
     ):
         load_checkpoint(TINY, memory_limit=1000)
     assert f"{needed:,} bytes" in caplog.text

@@ -179,6 +179,18 @@ def test_folders_without_a_checkpoint(folder, tmp_path):
     refused(folder, f"{folder} has no safetensors files")
 
 
+def test_a_folder_that_may_not_be_read(model, folder):
+    if os.name != "posix" or os.geteuid():
+        pytest.skip("only root can become another user")
+    os.seteuid(65534)
+    try:
+        refused(folder, str(folder))
+        with pytest.raises(CheckpointError, match="cannot write"):
+            save_checkpoint(model, folder, TINY, overwrite=True)
+    finally:
+        os.seteuid(0)
+
+
 def test_configuration_and_tokenizer_have_to_be_there(folder):
     (folder / "tokenizer.json").rename(folder / "kept.json")
     refused(folder, f"{folder} has no tokenizer.json")

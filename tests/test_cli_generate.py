@@ -13,7 +13,7 @@ import torch
 
 from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
-from ds41.generate import generate
+from ds41.generation import generate
 from ds41.tokenizer import load_tokenizer
 
 FOLDER = str(golden_io.FOLDER / "tinyC")

@@ -16,8 +16,8 @@ FLOORS = (
     "ops",
     "cache mhc_traffic records ledger reads weights roofline systems economics candidates counterfactuals report",
     "attention hyper_connections moe expert_balance engram",
-    "block model checkpoint",
-    "generate replay dspark vision",
+    "block model checkpoint flops",
+    "generation replay dspark vision",
     "serving training probes",
     "viz cli cli_generate cli_tables exercises __main__",
 )

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds41.generate import generate, nucleus, sample, stream_text
+from ds41.generation import generate, nucleus, sample, stream_text
 from ds41.model import Model
 from ds41.tokenizer import byte_tokenizer, load_tokenizer
 
@@ -69,7 +69,7 @@ def test_stop_ids_end_the_text_and_are_not_part_of_it(model):
 
 def test_the_end_token_stops_by_default(model, monkeypatch):
     end = model.config.eos_token_id
-    monkeypatch.setattr("ds41.generate.sample", lambda *_: end)
+    monkeypatch.setattr("ds41.generation.sample", lambda *_: end)
     assert list(generate(model, PROMPT, 5)) == []
     assert list(generate(model, PROMPT, 2, stop_ids=())) == [end, end]
 

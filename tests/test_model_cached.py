@@ -193,6 +193,20 @@ def test_poisoned_memory_never_shows(rounded):
     assert torch.equal(rounded.decode(int(IDS[70]), cache), expected)
 
 
+@pytest.mark.parametrize("chunk", [80, 7, 1])
+@pytest.mark.parametrize("decoder", ["full", "bounded"])
+def test_poisoned_windows_never_show(rounded, decoder, chunk):
+    """Rows that a bounded prefill leaves out are masked, and a masked NaN would still be NaN."""
+    runs = []
+    for poison in (0x00, 0xFF):
+        cache = rounded.new_cache(len(IDS))
+        for part in cache._windows.parts:
+            part.view(torch.uint8).fill_(poison)
+        logits = [rounded.prefill(IDS[:60], cache, decoder=decoder, chunk_tokens=chunk)]
+        runs.append(torch.cat([*logits, rounded.decode(int(IDS[60]), cache)[0]]))
+    assert torch.equal(*runs)
+
+
 def test_a_fork_goes_its_own_way(exact):
     cache = exact.new_cache(len(IDS), batch=2, page_tokens=8)
     exact.prefill([IDS[:37], IDS[:0]], cache)
@@ -223,7 +237,7 @@ def test_bad_calls_are_named(rounded, exact):
         rounded.prefill(IDS[:4], cache, decoder="half")
     with pytest.raises(ValueError, match="chunk_tokens is 0"):
         rounded.prefill(IDS[:4], cache, chunk_tokens=0)
-    with pytest.raises(ValueError, match="token id 512 at place 1 of row 0 is .* expected 0 to 511"):
+    with pytest.raises(ValueError, match=r"token id 512 at place 1 of row 0 is .* expected 0 to 511"):
         rounded.prefill(torch.tensor([1, 512]), cache)
     with pytest.raises(ValueError, match="token id -1"):
         rounded.decode(-1, cache)

@@ -19,7 +19,7 @@ __all__ = [
 # Loaded when first used: the ledger and the command line need no model.
 _LATER = {
     "Model": "ds41.model",
-    "generate": "ds41.generate",
+    "generate": "ds41.generation",
     "load_checkpoint": "ds41.checkpoint",
     "save_checkpoint": "ds41.checkpoint",
 }

@@ -77,7 +77,7 @@ def _generate(options: argparse.Namespace) -> int:
     import torch
 
     from ds41 import environment
-    from ds41.generate import check_sampling
+    from ds41.generation import check_sampling
 
     try:
         check_sampling(options.temperature, options.top_p, options.seed)
@@ -98,7 +98,7 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _write_text(options: argparse.Namespace, folder: str | None, prompt: str, found: Environment) -> None:
-    from ds41.generate import generate, stream_text
+    from ds41.generation import generate, stream_text
 
     began = time.perf_counter()
     model, tokenizer = _model(options, folder, found)

@@ -35,6 +35,10 @@ def e8m0_values() -> list[float]:
     return [2.0 ** (code - 127) for code in range(255)] + [math.nan]
 
 
+# torch.round would do, but some builds wait milliseconds for a second thread on every small tensor.
+_WHOLE = 1.5 * 2.0**23
+
+
 def round_to_e4m3(x: torch.Tensor) -> torch.Tensor:
     """Nearest E4M3 code of float32 numbers, ties to even, saturating at 448 (uint8, same shape)."""
     codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
@@ -52,7 +56,8 @@ def round_to_e2m1(magnitude: torch.Tensor) -> torch.Tensor:
     """Nearest E2M1 code 0..7 of float32 magnitudes, ties to even, saturating at code 7 (as float32).
 
     The steps are 1/2 up to 2, 1 up to 4, and 2 up to 6. Rounded with one step, a magnitude counts codes too high
-    wherever another step holds, so the smallest of the three counts is right; torch rounds halves to even.
+    wherever another step holds, so the smallest of the three counts is right. Adding 1.5 * 2^23 rounds to a whole
+    number, halves to even: the sum has no bits for less.
     """
     spare = magnitude.new_empty(2, *magnitude.shape)
     return round_to_e2m1_(magnitude.clone(), spare[0], spare[1])
@@ -60,9 +65,9 @@ def round_to_e2m1(magnitude: torch.Tensor) -> torch.Tensor:
 
 def round_to_e2m1_(magnitude: torch.Tensor, spare: torch.Tensor, spare_too: torch.Tensor) -> torch.Tensor:
     """:func:`round_to_e2m1` in place; the two spare tensors of the same shape are overwritten."""
-    by_half = torch.mul(magnitude, 2, out=spare).round_()
-    by_one = torch.round(magnitude, out=spare_too).add_(2)
-    by_two = magnitude.mul_(0.5).round_().add_(4)
+    by_half = torch.mul(magnitude, 2, out=spare).add_(_WHOLE).sub_(_WHOLE)
+    by_one = torch.add(magnitude, _WHOLE, out=spare_too).sub_(_WHOLE - 2)
+    by_two = magnitude.mul_(0.5).add_(_WHOLE).sub_(_WHOLE - 4)
     smallest = torch.minimum(by_half, by_one, out=by_half)
     return torch.minimum(smallest, by_two, out=by_two).clamp_(max=7)
 

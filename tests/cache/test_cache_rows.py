@@ -96,6 +96,13 @@ def test_absent_entries_are_zeros_whatever_lies_around(storage):
         assert torch.equal(values.abs().sum(-1) > 0, position >= 0)
 
 
+def test_no_entry_is_zeros_also_where_every_page_is_taken():
+    cache = Cache(TINY, 8, page_tokens=4)
+    step(cache, {0: list(range(8))})
+    assert -1 not in cache.page_table
+    assert not cache.gather_main(2, torch.tensor([0]), torch.tensor([[-1]])).any()
+
+
 @pytest.mark.parametrize("storage", ["packed", "fake"])
 @pytest.mark.parametrize("count", [1, WINDOW, WINDOW + 2, WINDOW + 3, 40])
 def test_a_long_write_leaves_the_newest_rows(count, storage):
@@ -118,15 +125,15 @@ def test_a_long_write_in_any_order_leaves_the_newest_rows():
 
 
 @pytest.mark.parametrize("everything", [True, False])
+@pytest.mark.parametrize("length", [1, 9, 21])
 @pytest.mark.parametrize("rollback", [0, 1, 4, 5])
-def test_open_rows_hold_as_many_tokens_as_can_come_back(rollback, everything):
-    """Whether all tokens are written or only those that wait."""
+def test_open_rows_hold_as_many_tokens_as_can_come_back(rollback, length, everything):
+    """Whether all tokens are written or only those that wait, in any order."""
     cache = Cache(TINY, 64, rollback=rollback)
-    length = 21
-    position = torch.arange(0, length, 1 if everything else 2)
+    position = torch.arange(0, length, 1 if everything else 2).flip(0)
     zero = torch.zeros_like(position)
     cache.write_open(1, zero, position, rows(position, 1), rows(position, 2))
-    for back in range(rollback + 1):
+    for back in range(min(rollback, length) + 1):
         if (length - back) % 2:
             waiting = torch.tensor([length - back - 1])
             value, gate = cache.read_open(1, zero[:1], waiting)

@@ -45,13 +45,13 @@ def load_checkpoint(
         quantization: as of :class:`ds41.model.Model`.
         dtype: of the model. float32 and bfloat16 hold every stored value exactly; float16 rounds, and is refused
             for a weight beyond 65,504.
-        engram: "disk" leaves the Engram tables in their files and decodes the rows that are looked up; they keep
-            the files mapped.
+        engram: "disk" leaves the Engram tables in their files, mapped and unread, and decodes the rows that are
+            looked up.
         memory_limit: bytes that the model may take; default: what ``device`` has free now.
 
     Raises:
-        CheckpointError: the files are damaged, do not fit the configuration, hold NaN or infinity, or the model does
-            not fit into memory; nothing has been allocated then. ConfigError: ``config.json`` is unusable.
+        CheckpointError: the files are damaged, do not fit the configuration, or hold NaN or infinity; or the model
+            does not fit into memory, of which none has been taken then. ConfigError: ``config.json`` is unusable.
     """
     if dtype not in _DTYPES:
         raise CheckpointError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES))}")

@@ -53,18 +53,13 @@ def save_checkpoint(
     if shard_bytes < 1:
         raise CheckpointError(f"shard_bytes is {shard_bytes}; expected 1 or more")
     folder = Path(folder)
-    old = _old_files(folder)
-    if old and not overwrite:
-        raise CheckpointError(f"{folder} holds {old[0].name} already; overwrite=True replaces a checkpoint")
-    texts = {CONFIG_FILE: json.dumps(config_to_json(model.config), indent=2) + "\n"}
-    tokenizer_text = _tokenizer_text(model, tokenizer)
-    if tokenizer_text is not None:
-        texts[TOKENIZER_FILE] = tokenizer_text
     shards = _shards(list(weights(model.config)), shard_bytes)
-    if len(shards) > 1:
-        texts[INDEX_FILE] = _index(shards)
-    existed = folder.is_dir()
+    texts = _texts(model, tokenizer, shards)
+    existed = os.path.isdir(folder)
     try:
+        old = _old_files(folder)
+        if old and not overwrite:
+            raise CheckpointError(f"{folder} holds {old[0].name} already; overwrite=True replaces a checkpoint")
         folder.mkdir(parents=True, exist_ok=True)
         _require_space(folder, shards)
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as partial:
@@ -77,8 +72,19 @@ def save_checkpoint(
     except OSError as error:
         raise CheckpointError(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
-        if not existed and folder.is_dir() and not any(folder.iterdir()):
+        if not existed and os.path.isdir(folder) and not os.listdir(folder):
             folder.rmdir()
+
+
+def _texts(model: Model, tokenizer: Tokenizer | str | Path | None, shards: dict[str, list[Weight]]) -> dict[str, str]:
+    """The files beside the weights, by name."""
+    texts = {CONFIG_FILE: json.dumps(config_to_json(model.config), indent=2) + "\n"}
+    tokenizer_text = _tokenizer_text(model, tokenizer)
+    if tokenizer_text is not None:
+        texts[TOKENIZER_FILE] = tokenizer_text
+    if len(shards) > 1:
+        texts[INDEX_FILE] = _index(shards)
+    return texts
 
 
 def _publish(partial: Path, folder: Path, names: list[str], old: list[Path]) -> list[Path]:
