@@ -15,7 +15,7 @@ CHECKS_READY := $(VENV)/.ready-checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks html test lint hygiene workflows unit kernels pages bench serve clean
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels pages bench bench-peers serve clean
 
 help:
 	@echo "make book       execute the chapters and build the book"
@@ -23,7 +23,8 @@ help:
 	@echo "make test       every check: what a change has to pass"
 	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
 	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
-	@echo "make bench      time the formats beside other libraries"
+	@echo "make bench      time the formats beside other libraries, and a decode step at a million tokens"
+	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
 	@echo "make clean      remove what was built; .venv stays"
 	@echo "Parts of make test: lint hygiene workflows unit kernels notebooks html pages"
 
@@ -70,6 +71,11 @@ pages: $(CHECKS_READY)
 
 bench: $(CHECKS_READY)
 	$(RUN) benchmarks/formats.py
+	$(RUN) benchmarks/million.py
+
+bench-peers: $(CHECKS_READY)
+	$(RUN) -m pip install --quiet $(PIP_FLAGS) transformers==5.24.0
+	$(RUN) benchmarks/peers.py
 
 serve: $(BOOK_READY)
 	@test -f build/html/index.html || { echo "no book yet: run make book" >&2; exit 1; }

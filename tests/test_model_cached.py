@@ -171,6 +171,18 @@ def test_bounded_decoder_does_not_depend_on_chunks(exact, whole, chunk):
     assert 1e-4 < relative(runs[0], whole[60:75]) < 1
 
 
+def test_bounded_decoder_in_a_batch_of_unequal_lengths(exact):
+    lengths = [5, 61, 0, 8, 30]
+    cache = exact.new_cache(len(IDS), batch=len(lengths))
+    logits = exact.prefill([IDS[:length] for length in lengths], cache, decoder="bounded", chunk_tokens=13)
+    following = exact.decode(IDS[torch.tensor(lengths)], cache)
+    for row, length in enumerate(lengths):
+        single = exact.new_cache(len(IDS))
+        alone = exact.prefill(IDS[:length], single, decoder="bounded")[0]
+        assert torch.allclose(logits[row], alone, atol=1e-4, equal_nan=True)
+        assert relative(following[row], exact.decode(int(IDS[length]), single)[0]) < 1e-5
+
+
 def test_bounded_prefill_in_two_calls_continues_the_windows(exact):
     cache = exact.new_cache(len(IDS))
     exact.prefill(IDS[:50], cache, decoder="bounded")

@@ -28,6 +28,14 @@ _TILE = 2**25
 _KEY_PIECE = 2**16
 
 
+def rows_per_tile(numbers: int, budget: int | None = None) -> int:
+    """Queries whose scores or keys, ``numbers`` float32 each, fit the budget: the score matrix never exists whole.
+
+    At 16,384 queries and 2^20 entries it would take 64 GiB, its masks not counted.
+    """
+    return max(1, (_TILE if budget is None else budget) // max(1, numbers))
+
+
 class IndexQuery(NamedTuple):
     """What a token asks the indexer with: query float32 [N, heads, C], weight float32 [N, heads]."""
 
@@ -121,13 +129,13 @@ class Indexer(nn.Module):
         return IndexQuery(heads.to(torch.float32), self.weights_proj(x).to(torch.float32) * factor)
 
     def scores(self, asked: IndexQuery, sequence: int, entries: int, memory: Memory) -> torch.Tensor:
-        """Scores of queries of one sequence against its first ``entries`` entries: float32 [N, entries]."""
-        out = asked.query.new_empty(asked.query.shape[0], entries)
+        """Scores of queries of one sequence against its first ``entries`` entries, 1 or more: float32 [N, entries]."""
+        scores = []
         for start in range(0, entries, _KEY_PIECE):
             stop = min(start + _KEY_PIECE, entries)
             keys = memory.index_keys(self.plan.kv_source, sequence, start, stop)
-            index_scores(asked.query, asked.weight, keys, out[:, start:stop])
-        return out
+            scores.append(index_scores(asked.query, asked.weight, keys))
+        return scores[0] if len(scores) == 1 else torch.cat(scores, dim=1)
 
     def _select_from_all(self, asked: IndexQuery, step: Step, visible: torch.Tensor, memory: Memory) -> Selection:
         c = self.config
@@ -142,7 +150,7 @@ class Indexer(nn.Module):
             if count == 0 or length == 0:
                 continue
             begin = step.offsets[sequence]
-            tile = max(1, _TILE // length)
+            tile = rows_per_tile(length)
             for start in range(begin, begin + count, tile):
                 rows = slice(start, min(start + tile, begin + count))
                 scores = self.scores(asked.part(rows), sequence, length, memory)
@@ -160,7 +168,7 @@ class Indexer(nn.Module):
     ) -> torch.Tensor:
         c = self.config
         selected = []
-        tile = max(1, _TILE // (candidates.shape[1] * c.candidate_block_size * self.channels))
+        tile = rows_per_tile(candidates.shape[1] * c.candidate_block_size * self.channels)
         for start in range(0, step.tokens, tile):
             rows = slice(start, min(start + tile, step.tokens))
             entries = entries_of_blocks(candidates[rows], c.candidate_block_size, visible[rows])

@@ -58,6 +58,7 @@ class CacheMemory:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._choices: dict = {}
+        self._befores: dict = {}
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cache, reach = self.cache, self.cache.config.sliding_window
@@ -65,7 +66,7 @@ class CacheMemory:
         older = 0 if all(f <= s for f, s in zip(step.firsts, starts, strict=True)) else reach - 1
         choice = self._choice(step, reach, older, starts)
         if older:
-            before = self._before(step, older)
+            before = self._before(step, older, starts)
             read = cache.read_window(layer, *before)
             return torch.cat((read, cache.write_window(layer, step.sequence, step.position, rows))), choice
         return cache.write_window(layer, step.sequence, step.position, rows), choice
@@ -99,16 +100,17 @@ class CacheMemory:
             self._choices[key] = visible_rows(step, reach, older, starts)
         return self._choices[key]
 
-    def _before(self, step: Step, older: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ``older`` positions before each sequence's first token, -1 where there is none."""
-        key = (step, older)
-        if key not in self._choices:
+    def _before(self, step: Step, older: int, starts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ``older`` positions before each first token, -1 where no row was written: such a slot may hold NaN."""
+        key = (step, older, starts)
+        if key not in self._befores:
             device = step.position.device
             back = torch.arange(-older, 0, device=device)
-            positions = (step.first_position[:, None] + back).clamp(min=-1).flatten()
+            positions = step.first_position[:, None] + back
+            positions = torch.where(positions < torch.tensor(starts, device=device)[:, None], -1, positions).flatten()
             sequences = torch.arange(len(step.counts), device=device).repeat_interleave(older)
-            self._choices[key] = (sequences, positions)
-        return self._choices[key]
+            self._befores[key] = (sequences, positions)
+        return self._befores[key]
 
 
 class SequenceMemory:
