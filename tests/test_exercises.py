@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 from ds41 import exercises
 from ds41.exercises import check, verify
@@ -43,6 +44,44 @@ def e4m3(byte, subnormals=True, special=True):
     return sign * (1 + mantissa / 8) * 2.0 ** (exponent - 7)
 
 
+PRIMES_09 = (16000057, 16000189, 16000339)
+# Rows of layer 1 before the first column of each order: none, eight columns, sixteen.
+OFFSETS_09 = (0, 128000880, 256002934)
+MULTIPLIERS_09 = (76632096046245, 4839876093313, 35959672319349, 73987337458391)
+
+
+def engram_rows(window, offsets=OFFSETS_09, pad=2, block=True, rounds=int):
+    """Rows of head 0 of the 2-, 3- and 4-gram in the released layer 1."""
+    seen, hidden = [], False
+    for one in window:
+        hidden = one == -1 or (hidden and block)
+        seen.append(pad if hidden else one)
+    products = [int(rounds(one) * rounds(by)) for one, by in zip(seen, MULTIPLIERS_09, strict=True)]
+    mixed, rows = products[0], []
+    for product, prime, offset in zip(products[1:], PRIMES_09, offsets, strict=True):
+        mixed ^= product
+        rows.append(mixed % prime + offset)
+    return rows
+
+
+def closed_groups(token, ratio):
+    """First tokens of the groups that are complete when the token attends."""
+    return [first for first in range(0, token + 1, ratio) if first + ratio - 1 <= token]
+
+
+def selected(scores, count, by_index=True, low_first=True, finite=True):
+    """The rule of selection by plain sorting; each flag off is one mistake."""
+    allowed = [i for i, score in enumerate(scores) if not finite or score > -math.inf]
+    best = sorted(allowed, key=lambda i: (-scores[i], i if low_first else -i))[:count]
+    return sorted(best) if by_index else best
+
+
+def updated_streams(streams, y, post, comb):
+    """One token's streams behind a site, entry by entry."""
+    n = len(streams)
+    return torch.stack([post[k] * y + sum(comb[j][k] * streams[j] for j in range(n)) for k in range(n)])
+
+
 V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
@@ -54,6 +93,11 @@ RIGHT = {
     "01.3": [V4_WINDOWS / (8 * 890 - V4_PER_TOKEN), 891, 892],
     "01.4": [(21 * 356 / 4 + 20 * 288 / 128) / 890, 2.15],
     "01.5": [index_keys_read],
+    "03.1": [(20, 28), [20, 28]],
+    "03.2": [178 + 356],
+    "03.3": [closed_groups],
+    "03.4": [4 * 16_384 / (3 * 2**19 + 2**20 + 4 * 16_384), 0.02439],
+    "03.5": [selected],
     "04.1": [256 + 16],
     "04.2": [448 * 6 / math.sqrt(512), 118.8],
     "04.3": [0x5B],
@@ -64,6 +108,19 @@ RIGHT = {
     "05.3": [lambda tokens: 356 * (3 * (tokens // 2) + tokens) + 40 * 128 * 528 + tokens % 2 * 3 * 4096 + 24],
     "05.4": [99 * 40 * 128 * 528 / 890],
     "05.5": [80 * 2**30 / (2.5 * (528 + 68) * 2**20), 55],
+    "07.1": [9],
+    "07.2": [20],
+    "07.3": [
+        [[0, 1, 0], [0, 0, 1], [1, 0, 0]],
+        torch.tensor([[0.5, 0.5, 0.0], [0.3, 0.4, 0.3], [0.2, 0.1, 0.7]]),
+    ],
+    "07.4": [updated_streams],
+    "07.5": [161, 161.0],
+    "09.1": [2 * 32 * 264, 16_896],
+    "09.2": [(2**63 - 1) // 82619226485591 + 1, 111_638],
+    "09.3": [lambda token: max(3 - token, 0) * 8],
+    "09.4": [engram_rows],
+    "09.5": [16000057 * math.log(2), 1.11e7],
 }
 
 # A mistake that somebody will make, and words of the hint that it should get.
@@ -86,6 +143,30 @@ WRONG = [
     ("01.5", lambda tokens: index_keys_read(tokens, pairs=False), "two tokens an entry"),
     ("01.5", lambda tokens: index_keys_read(tokens, pool=2**20), "candidate pool of 16,384"),
     ("01.5", lambda tokens: 170 * tokens if tokens > 1024 else index_keys_read(tokens), "four Reindex layers"),
+    ("03.1", 20, "Give a pair"),
+    ("03.1", (28, 20), "the other way round"),
+    ("03.1", (28, 28), "look at both lists"),
+    ("03.1", (30, 28), "not above 31"),
+    ("03.2", 890, "the published plan"),
+    ("03.2", 712, "every second token"),
+    ("03.2", 288 + 144, "Two owners are left"),
+    ("03.3", [0], "Give the function itself"),
+    ("03.3", lambda token, ratio: token, "return a list"),
+    ("03.3", lambda token, ratio: list(range(0, token + 1, ratio)), "closed yet"),
+    ("03.3", lambda token, ratio: closed_groups(token - 1, ratio), "visible to that token"),
+    ("03.3", lambda token, ratio: [p + ratio - 1 for p in closed_groups(token, ratio)], "last tokens of the groups"),
+    ("03.3", lambda token, ratio: list(range((token + 1) // ratio)), "count tokens, not entries"),
+    ("03.4", 2.439, "a fraction of one"),
+    ("03.4", 4 / 68, "sources score too"),
+    ("03.4", 1 / 164, "How many Reindex layers"),
+    ("03.4", 1 / 64, "three kinds"),
+    ("03.5", [1], "Give the function itself"),
+    ("03.5", lambda scores, count: 1, "return a list"),
+    ("03.5", lambda scores, count: selected(scores, count, by_index=False), "come out by index"),
+    ("03.5", lambda scores, count: selected(scores, count, low_first=False), "Equal scores"),
+    ("03.5", lambda scores, count: selected(scores, count, finite=False), "may not be selected"),
+    ("03.5", lambda scores, count: sorted(range(len(scores)), key=lambda i: scores[i])[:count], "largest scores win"),
+    ("03.5", lambda scores, count: [*selected(scores, count), *[-1] * 5][:count], "leave out what is missing"),
     ("04.1", 288, "a scale for every 16"),
     ("04.1", 256, "nibbles and the scale bytes"),
     ("04.2", 22.6, "largest element times the largest scale"),
@@ -103,6 +184,50 @@ WRONG = [
     ("05.4", 40 * 128 * 528 / 890, "as much as the windows"),
     ("05.5", 92.04, "published formats"),
     ("05.5", 23, "Bytes per token first"),
+    ("07.1", 6, "reads the streams twice"),
+    ("07.1", 8, "a part that does not grow"),
+    ("07.1", 10, "solve for n"),
+    ("07.2", 10, "stored in float32"),
+    ("07.2", 1, "Parameters of all layers"),
+    ("07.2", 19.2, "first whole number"),
+    ("07.2", 157_295_040, "divided by the bytes"),
+    ("07.3", 0.5, "three rows of three numbers"),
+    ("07.3", [[0.5, 0.5], [0.5, 0.5]], "three rows of three numbers"),
+    ("07.3", [[math.nan] * 3] * 3, "three rows of three numbers"),
+    ("07.3", [[2, -1, 0], [-1, 2, 0], [0, 0, 1]], "An entry is negative"),
+    ("07.3", [[1, 0, 0], [1, 0, 0], [0, 0, 1]], "A column sums to"),
+    ("07.3", [[0.5, 0.5, 0.5], [0.5, 0.5, 0], [0, 0, 0.5]], "A row sums to 1.5"),
+    ("07.3", [[1, 0, 0], [0, 1, 0], [0, 0, 1]], "equals its transpose"),
+    ("07.4", 1.9, "Give the function itself"),
+    ("07.4", lambda streams, y, post, comb: y, "it returns [6]"),
+    ("07.4", lambda streams, y, post, comb: updated_streams(streams, y, post, comb.T), "the wrong index"),
+    ("07.4", lambda streams, y, post, comb: updated_streams(streams, y, post / post, comb), "its own weight, post"),
+    ("07.4", lambda streams, y, post, comb: updated_streams(streams, 0 * y, post, comb), "output is missing"),
+    ("07.4", lambda streams, y, post, comb: streams + post[:, None] * y, "plus the sum over j"),
+    ("07.5", 81, "weight of up to two"),
+    ("07.5", 160, "embedding was there"),
+    ("07.5", 3.0**80, "lengths only add"),
+    ("07.5", 80, "what each site can add"),
+    ("09.1", 12_672, "stops at 4-grams"),
+    ("09.1", 32 * 264, "there is another"),
+    ("09.1", 2 * 32 * 256, "scales, too"),
+    ("09.1", 264, "Orders times heads"),
+    ("09.2", (2**63 - 1) // 82619226485591, "one more"),
+    ("09.2", 99_092, "the published size"),
+    ("09.2", 2**53 // 82619226485591 + 1, "limit for doubles"),
+    ("09.2", 2**63 // 129_280, "the largest of the eight"),
+    ("09.3", 24, "Give the function itself"),
+    ("09.3", lambda token: 24, "For token 1 it gives 24. Count the n-grams"),
+    ("09.3", lambda token: (3 - token) * 8, "For token 10 it gives -56. No window there"),
+    ("09.4", [1, 2, 3], "Give the function itself"),
+    ("09.4", lambda window: engram_rows(window, offsets=(0, 0, 0)), "These are remainders"),
+    ("09.4", lambda window: engram_rows(window, pad=-1), "replaced by the pad token"),
+    ("09.4", lambda window: engram_rows(window, block=False), "hides all that lie behind"),
+    ("09.4", lambda window: engram_rows(window, rounds=float), "Products of ids and multipliers"),
+    ("09.4", lambda window: engram_rows(window)[0], "Return 3 rows"),
+    ("09.5", 4_710, "the birthday question"),
+    ("09.5", 8_000_028, "Half as many n-grams as buckets"),
+    ("09.5", 16_000_057, "(1 - 1/P)^(n-1)"),
 ]
 
 

@@ -73,7 +73,15 @@ class HyperConnection(nn.Module):
         # One statistic over all streams together, applied after the projection: the projection can then run while
         # the sum of squares is still being taken, in one pass over the streams.
         norm_factor = torch.rsqrt(flat.square().mean(-1, keepdim=True) + self.norm_eps)
-        mixes = float32_linear(flat, self.fn, "the hyper-connection's fn") * norm_factor
+        return self.coefficients(float32_linear(flat, self.fn, "the hyper-connection's fn") * norm_factor)
+
+    def coefficients(self, mixes: torch.Tensor) -> Coefficients:
+        """What is left to do per token after the pass over its streams.
+
+        Args:
+            mixes: float32 [N, n * n + 2 n], ``fn`` times the streams over their root mean square.
+        """
+        n = self.streams
         pre, post, comb = mixes.split((n, n, n * n), dim=-1)
         base_pre, base_post, base_comb = self.base.split((n, n, n * n))
         logits = (comb * self.scale[2] + base_comb).unflatten(-1, (n, n))

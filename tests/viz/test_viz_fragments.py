@@ -18,12 +18,17 @@ from ds41.viz.palette import PALETTE
 MAKERS = {
     "ledger": viz.ledger_explorer,
     "layers": viz.layer_map,
+    "walk": viz.decode_walk,
     "bits": viz.bit_explorer,
     "block": viz.block_explorer,
+    "engram": viz.engram_explorer,
+    "routes": viz.route_explorer,
+    "sweeps": viz.sweep_walk,
+    "prefill": viz.prefill_map,
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
 }
-SCRIPTED = ["ledger", "layers", "bits", "block"]
+SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill"]
 # What each host sets, on <html> and on <body>, in a given theme.
 HOSTS = {
     "book": lambda theme: ({"data-theme": theme, "data-mode": theme}, {}),
@@ -195,12 +200,18 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
     inner = page.frame_locator("iframe")
     inner.locator("figure[data-mounted]").wait_for()
     before = inner.locator("figcaption").inner_text()
-    if name == "layers":
+    if name in ("layers", "walk", "routes"):
         inner.locator(".ds-cell").nth(5).click()
     elif name == "bits":
         inner.locator(".ds-bit").first.click()
     elif name == "block":
         inner.locator(".ds-channel").nth(5).click()
+    elif name == "engram":
+        inner.locator(".ds-token").nth(5).click()
+    elif name == "sweeps":
+        inner.locator("[data-act=next]").click()
+    elif name == "prefill":
+        inner.locator("input[name=way][value=full]").check()
     else:
         inner.locator("input[name=main][value=bf16]").check()
     assert inner.locator("figcaption").inner_text() != before

@@ -146,8 +146,9 @@ class PrivateRows:
             return rows.new_empty(count, 0)
         back = torch.arange(1, self._look_back + 1, device=self.device)
         position = lengths[rows][:, None] - back
+        # Positions before the sequence find DEAD: the ring gets round to their slots when nobody asks for them.
         (ids,) = self._history.read(0, rows.repeat_interleave(self._look_back), position.flatten())
-        return ids.view(count, self._look_back).masked_fill_(position < 0, DEAD)
+        return ids.view(count, self._look_back)
 
     def _restart_private(self, row: int, length: int) -> None:
         """Nothing of a former sequence may be looked at: windows start at ``length``, the history is empty."""

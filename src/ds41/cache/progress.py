@@ -69,7 +69,6 @@ class Progress:
             if end > limit:
                 raise CacheError(f"row {row} would hold {end} tokens and has pages for {limit}: reserve them first")
         self.lengths = ends
-        self._written = list(map(max, self._written, ends))
 
     def earliest(self, row: int) -> int:
         """The smallest length that a sequence can be taken back to."""

@@ -8,13 +8,18 @@ from ds41.viz import live
 from ds41.viz.bit_explorer import bit_explorer
 from ds41.viz.block_explorer import block_explorer
 from ds41.viz.byte_bars import Bar, byte_bars, generation_bars
+from ds41.viz.decode_walk import decode_walk
 from ds41.viz.diagram import Diagram
+from ds41.viz.engram_explorer import engram_explorer
 from ds41.viz.landing_picture import landing_svg
 from ds41.viz.layer_map import layer_map
 from ds41.viz.ledger_explorer import ledger_explorer
 from ds41.viz.palette import PALETTE, contrast
 from ds41.viz.plot import Plot, show
+from ds41.viz.prefill_map import prefill_map
+from ds41.viz.route_explorer import route_explorer
 from ds41.viz.style import bytes_axis, colour, context_axis, label_line, marks, readable_bytes, use_style
+from ds41.viz.sweep_walk import sweep_walk
 from ds41.viz.tables import summary_row, table
 
 __all__ = [
@@ -29,6 +34,8 @@ __all__ = [
     "colour",
     "context_axis",
     "contrast",
+    "decode_walk",
+    "engram_explorer",
     "generation_bars",
     "label_line",
     "landing_svg",
@@ -36,9 +43,12 @@ __all__ = [
     "ledger_explorer",
     "live",
     "marks",
+    "prefill_map",
     "readable_bytes",
+    "route_explorer",
     "show",
     "summary_row",
+    "sweep_walk",
     "table",
     "use_style",
 ]

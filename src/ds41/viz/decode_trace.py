@@ -6,11 +6,12 @@ layers shows the hand-over of the published one, in entries few enough to draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
+from ds41.attention import Selection
 from ds41.config import ModelConfig
 from ds41.model import Model
 from ds41.ops.selection import entries_of_blocks
@@ -47,6 +48,7 @@ def small_plan(config: ModelConfig) -> ModelConfig:
         candidate_topk_blocks=6,
         candidate_block_size=4,
         hc_mult=2,
+        hc_sinkhorn_iters=1,
         moe_intermediate_size=32,
         n_routed_experts=2,
         num_experts_per_tok=1,
@@ -57,6 +59,7 @@ def small_plan(config: ModelConfig) -> ModelConfig:
     )
 
 
+@lru_cache(maxsize=8)
 def trace_decode(config: ModelConfig, tokens: int, seed: int = 0) -> dict[int, LayerTrace]:
     """Run ``tokens`` random ids through a model of ``config`` with random weights, the last one as a decode step.
 
@@ -72,23 +75,26 @@ def trace_decode(config: ModelConfig, tokens: int, seed: int = 0) -> dict[int, L
     cache = model.new_cache(tokens)
     model.prefill(ids[:-1], cache)
     traces: dict[int, LayerTrace] = {}
+
+    def note(indexer: torch.nn.Module, given: tuple, selection: Selection) -> None:
+        visible = tokens // indexer.plan.ratio
+        scored = _scored(config, visible, candidates=given[-1])
+        traces[indexer.plan.index] = LayerTrace(scored, _present(selection.entries[0]))
+
     for plan in config.layers:
         if plan.owns_selection:
-            indexer = model.layers[plan.index].attn.indexer
-            indexer.register_forward_hook(lambda _, given, selection, layer=plan.index: note(layer, given, selection))
-
-    def note(layer: int, given: tuple, selection) -> None:
-        visible = tokens // config.layers[layer].ratio
-        candidates = given[-1]
-        if visible <= config.index_topk:
-            scored: Sequence[int] = ()
-        elif candidates is None:
-            scored = range(visible)
-        else:
-            pool = entries_of_blocks(candidates, config.candidate_block_size, torch.tensor([visible]))
-            scored = [entry for entry in pool[0].tolist() if entry >= 0]
-        selected = [entry for entry in selection.entries[0].tolist() if entry >= 0]
-        traces[layer] = LayerTrace(tuple(scored), tuple(selected))
-
+            model.layers[plan.index].attn.indexer.register_forward_hook(note)
     model.decode(ids[-1:], cache)
     return traces
+
+
+def _scored(config: ModelConfig, visible: int, candidates: torch.Tensor | None) -> tuple[int, ...]:
+    if visible <= config.index_topk:
+        return ()
+    if candidates is None:
+        return tuple(range(visible))
+    return _present(entries_of_blocks(candidates, config.candidate_block_size, torch.tensor([visible]))[0])
+
+
+def _present(entries: torch.Tensor) -> tuple[int, ...]:
+    return tuple(entry for entry in entries.tolist() if entry >= 0)

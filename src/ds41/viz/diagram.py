@@ -41,6 +41,7 @@ class Diagram:
         table_title: what the folded table is called.
         data: what the script needs, JSON-serialisable; None for a figure without a script.
         modules: further JavaScript files in ``js/`` that the module builds on.
+        like: another kind whose class and style sheet this figure takes on before its own; "" for none.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Diagram:
     table_title: str = "The same as a table"
     data: dict | None = None
     modules: Sequence[str] = field(default=())
+    like: str = ""
 
     @property
     def id(self) -> str:
@@ -59,10 +61,11 @@ class Diagram:
         return "ds-fig-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def _repr_html_(self) -> str:
+        kinds = [kind for kind in (self.like, self.kind) if kind]
         parts = [
-            f'<figure class="ds-fig ds-{self.kind}" id="{self.id}" aria-labelledby="{self.id}-title" '
-            'data-lm-suppress-shortcuts="true">',
-            f"<style>{style_sheet(self.kind)}</style>",
+            f'<figure class="ds-fig {" ".join(f"ds-{kind}" for kind in kinds)}" id="{self.id}" '
+            f'aria-labelledby="{self.id}-title" data-lm-suppress-shortcuts="true">',
+            f"<style>{style_sheet(*kinds)}</style>",
             f'<p class="ds-title" id="{self.id}-title">{escape(self.title)}</p>',
             f'<div class="ds-body">{self.body}</div>',
         ]
@@ -112,15 +115,15 @@ class Diagram:
 
 
 @lru_cache(maxsize=32)
-def style_sheet(kind: str) -> str:
-    """Palette, the rules all figures share, and those of one kind."""
+def style_sheet(*kinds: str) -> str:
+    """Palette, the rules all figures share, and those of one kind, or of several in turn."""
     themes = (
         f".ds-fig{{color-scheme:light;{css_variables('light')}}}\n"
         f"{_DARK_HOSTS}{{color-scheme:dark;{css_variables('dark')}}}\n"
         f"@media (prefers-color-scheme:dark){{{_NO_HOST}{{color-scheme:dark;{css_variables('dark')}}}}}\n"
     )
-    own = resources.files("ds41.viz").joinpath(f"{kind}.css")
-    return themes + asset("diagram.css") + (own.read_text(encoding="utf-8") if own.is_file() else "")
+    own = [file for kind in kinds if (file := resources.files("ds41.viz").joinpath(f"{kind}.css")).is_file()]
+    return themes + asset("diagram.css") + "".join(file.read_text(encoding="utf-8") for file in own)
 
 
 def choices(name: str, legend: str, options: Sequence[tuple[str, str, str]], selected: str) -> str:

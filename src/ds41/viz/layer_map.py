@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -91,6 +92,7 @@ def layer_map(config: ModelConfig | None = None, title: str | None = None) -> Di
         "scale. Windows come on top and do not grow.",
         table=_table(config),
         data={"layers": [_detail(config, plan) for plan in config.layers]},
+        modules=("strips",),
     )
 
 
@@ -98,22 +100,26 @@ def _body(config: ModelConfig, owners: list[Owner]) -> str:
     columns = max(len(plans) for _, plans in halves(config))
     scale = bytes_per_strip(config)
     strips = "".join(_strip(name, plans, owners, columns, scale) for name, plans in halves(config))
-    modes = [mode for mode in MODE_MEANINGS if any(plan.mode == mode for plan in config.layers)]
-    legend = "".join(
-        f"<li>{_mark(mode)}<span><b>{MODE_NAMES[mode]}</b> {MODE_MEANINGS[mode]}</span></li>" for mode in modes
-    )
     # The cells are narrow on a phone; the slider is as wide as the figure.
     slider = (
         '<form class="ds-controls"><label class="ds-field"><span>Layer</span>'
         f'<input type="range" name="layer" min="0" max="{config.num_hidden_layers - 1}" value="0"></label></form>'
     )
     cells = f'<div class="ds-map" role="group" aria-label="Layers">{strips}</div>'
-    return f'{cells}<ul class="ds-legend">{legend}</ul>{slider}'
+    return f"{cells}{legend(config)}{slider}"
+
+
+def legend(config: ModelConfig) -> str:
+    """What the marks of the cells mean, as far as ``config`` has them."""
+    modes = [mode for mode in MODE_MEANINGS if any(plan.mode == mode for plan in config.layers)]
+    items = "".join(
+        f"<li>{_mark(mode)}<span><b>{MODE_NAMES[mode]}</b> {MODE_MEANINGS[mode]}</span></li>" for mode in modes
+    )
+    return f'<ul class="ds-legend">{items}</ul>'
 
 
 def _strip(half: str, plans: list[LayerPlan], owners: list[Owner], columns: int, scale: float) -> str:
     first = plans[0].index
-    cells = "".join(_cell(plan, starts_group=plan.index != first and plan.owns_selection) for plan in plans)
     bars = ""
     for owner in owners:
         if not first <= owner.layer <= plans[-1].index:
@@ -130,17 +136,23 @@ def _strip(half: str, plans: list[LayerPlan], owners: list[Owner], columns: int,
         )
     return (
         f'<div class="ds-half"><p class="ds-label">{half}, layers {first}–{plans[-1].index}</p>'
-        f'<div class="ds-strip" style="--columns:{columns}">{cells}</div>'
+        f'<div class="ds-strip" style="--columns:{columns}">{cells_of(plans)}</div>'
         f'<div class="ds-strip ds-owns" style="--columns:{columns}" aria-hidden="true">{bars}</div></div>'
     )
 
 
-def _cell(plan: LayerPlan, starts_group: bool) -> str:
-    return (
-        f'<button type="button" class="ds-cell{" ds-group" if starts_group else ""}" data-layer="{plan.index}" '
-        f'aria-pressed="false" aria-label="Layer {plan.index}, {MODE_NAMES[plan.mode]}">'
-        f"{_mark(plan.mode)}</button>"
-    )
+def cells_of(plans: list[LayerPlan], pressed: int | None = None, linked: Sequence[int] = ()) -> str:
+    """The cells of one half, in order; ``pressed`` is the chosen layer, ``linked`` are those it has to do with."""
+    cells = ""
+    for plan in plans:
+        group = " ds-group" if plan is not plans[0] and plan.owns_selection else ""
+        lit = " ds-linked" if plan.index in linked else ""
+        cells += (
+            f'<button type="button" class="ds-cell{group}{lit}" data-layer="{plan.index}" '
+            f'aria-pressed="{str(plan.index == pressed).lower()}" '
+            f'aria-label="Layer {plan.index}, {MODE_NAMES[plan.mode]}">{_mark(plan.mode)}</button>'
+        )
+    return cells
 
 
 def _mark(mode: str) -> str:
