@@ -44,6 +44,19 @@ def e4m3(byte, subnormals=True, special=True):
     return sign * (1 + mantissa / 8) * 2.0 ** (exponent - 7)
 
 
+def route(logits, bias, k, weigh="scores", scale=1.5, choose="both"):
+    scores = [math.sqrt(math.log(1 + math.exp(logit))) for logit in logits]
+    keys = [score + one for score, one in zip(scores, bias, strict=True)] if choose == "both" else scores
+    chosen = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)[:k]
+    weights = keys if weigh == "keys" else scores
+    total = sum(weights[e] for e in chosen) if scale else 1
+    return chosen, [(scale or 1) * weights[e] / total for e in chosen]
+
+
+ACTIVE_08 = 15_468_670_064
+EXPERT_08 = 3 * 2304 * 5120
+
+
 PRIMES_09 = (16000057, 16000189, 16000339)
 # Rows of layer 1 before the first column of each order: none, eight columns, sixteen.
 OFFSETS_09 = (0, 128000880, 256002934)
@@ -98,6 +111,11 @@ RIGHT = {
     "03.3": [closed_groups],
     "03.4": [4 * 16_384 / (3 * 2**19 + 2**20 + 4 * 16_384), 0.02439],
     "03.5": [selected],
+    "02.1": [1 + 19 * 255, 4846.0],
+    "02.2": [lambda tokens: 20 * tokens + 20 * min(tokens, 128)],
+    "02.3": [0.6347, 0.635],
+    "02.4": [0.75, 3 / 4],
+    "02.5": [115_666, 115_000],
     "04.1": [256 + 16],
     "04.2": [448 * 6 / math.sqrt(512), 118.8],
     "04.3": [0x5B],
@@ -116,6 +134,11 @@ RIGHT = {
     ],
     "07.4": [updated_streams],
     "07.5": [161, 161.0],
+    "08.1": [math.log(2) / math.log(64 / 63), 45],
+    "08.2": [route],
+    "08.3": [ACTIVE_08 + 2 * 40 * EXPERT_08, 18.3e9],
+    "08.4": [64 * 18_800_640 * 1979e12 / (2 * EXPERT_08 * 4.8e12), 7_009],
+    "08.5": [[0.25, 0.5, 1.0], (1, 0.5, 0.25), {0.5, 1.0, 0.25}],
     "09.1": [2 * 32 * 264, 16_896],
     "09.2": [(2**63 - 1) // 82619226485591 + 1, 111_638],
     "09.3": [lambda token: max(3 - token, 0) * 8],
@@ -167,6 +190,22 @@ WRONG = [
     ("03.5", lambda scores, count: selected(scores, count, finite=False), "may not be selected"),
     ("03.5", lambda scores, count: sorted(range(len(scores)), key=lambda i: scores[i])[:count], "largest scores win"),
     ("03.5", lambda scores, count: [*selected(scores, count), *[-1] * 5][:count], "leave out what is missing"),
+    ("02.1", 1 + 19 * 127, "the published windows"),
+    ("02.1", 20 * 256, "share a token"),
+    ("02.1", 256, "windows cut short"),
+    ("02.1", 1 + 20 * 255, "One layer too many"),
+    ("02.1", 12, "Walk down"),
+    ("02.2", 23_040, "Give the function itself"),
+    ("02.2", lambda tokens: 20 * tokens + 20 * 128, "nothing is left out"),
+    ("02.2", lambda tokens: 20 * tokens if tokens > 128 else 40 * tokens, "the decoder runs on one window"),
+    ("02.3", 1 / 0.6347, "full over bounded"),
+    ("02.3", 0.5061, "nothing cached"),
+    ("02.3", 0.9, "as cached"),
+    ("02.4", 0.6, "the published plan"),
+    ("02.4", 0.5, "do not scan alike"),
+    ("02.4", 1, "square of the prompt"),
+    ("02.5", 56_221, "compare with the bounded one"),
+    ("02.5", 1000, "two calls"),
     ("04.1", 288, "a scale for every 16"),
     ("04.1", 256, "nibbles and the scale bytes"),
     ("04.2", 22.6, "largest element times the largest scale"),
@@ -208,6 +247,30 @@ WRONG = [
     ("07.5", 160, "embedding was there"),
     ("07.5", 3.0**80, "lengths only add"),
     ("07.5", 80, "what each site can add"),
+    ("08.1", 32, "only if no two tokens share"),
+    ("08.1", 64, "if every token of the batch passes it by"),
+    ("08.2", [3, 2], "Give the function itself"),
+    ("08.2", lambda logits, bias, k: route(logits, bias, k)[0], "Return two lists"),
+    ("08.2", lambda logits, bias, k: route(logits, bias, k, choose="scores"), "the order of the scores alone"),
+    ("08.2", lambda logits, bias, k: [part[::-1] for part in route(logits, bias, k)], "The best comes first"),
+    ("08.2", lambda logits, bias, k: ([0] * k, [0.5] * k), "Take the k largest"),
+    ("08.2", lambda logits, bias, k: route(logits, bias, k, weigh="keys"), "without the bias"),
+    ("08.2", lambda logits, bias, k: route(logits, bias, k, scale=1), "They sum to 1"),
+    ("08.2", lambda logits, bias, k: route(logits, bias, k, scale=None), "divided by their sum"),
+    ("08.2", lambda logits, bias, k: (route(logits, bias, k)[0], ["x"] * k), "They are to be numbers"),
+    ("08.2", lambda logits, bias, k: (route(logits, bias, k)[0], []), "the weights are not"),
+    ("08.3", ACTIVE_08 + 2 * 40 * EXPERT_08 + 129_280 * 5120, "counts the head"),
+    ("08.3", ACTIVE_08 * 8 / 6, "Only the routed experts become more"),
+    ("08.3", ACTIVE_08 + 2 * EXPERT_08, "Two more in each layer"),
+    ("08.3", ACTIVE_08, "add two experts in every layer"),
+    ("08.4", 18_800_640 * 1979e12 / (2 * EXPERT_08 * 4.8e12), "must reach one expert"),
+    ("08.4", 2 * 7_009, "two operations"),
+    ("08.4", 7_009 * 8 / 4.25, "four bits a weight"),
+    ("08.4", 3_500, "Set bytes / bandwidth equal"),
+    ("08.5", 0.5, "Give a list"),
+    ("08.5", [0.5, 1.0], "there are more"),
+    ("08.5", [0.25, 0.5, 2.0], "Choose from the six"),
+    ("08.5", [0.25, 0.375, 0.5, 1.0], "What does a weight do to the scale"),
     ("09.1", 12_672, "stops at 4-grams"),
     ("09.1", 32 * 264, "there is another"),
     ("09.1", 2 * 32 * 256, "scales, too"),

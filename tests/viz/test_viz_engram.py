@@ -59,7 +59,7 @@ def test_the_still_picture_hashes_as_the_library(name):
         # A text whose last window this is.
         seen = window[: window.index(DEAD)] if DEAD in window else window
         hashed = Hashed(_hashes()[name], seen[::-1], len(seen) - 1)
-        assert sum(hashed.rows, []) == expected
+        assert [row for rows in hashed.rows for row in rows] == expected
         assert max(hashed.products) < 2**63
 
 
@@ -90,7 +90,7 @@ def test_the_script_s_integers_are_exact(script):
 
 
 def test_the_picture_s_windows_are_the_library_s():
-    text = list("PARIS is not Paris".encode())
+    text = list(b"PARIS is not Paris")
     ids = [_token_map()[16 + byte] for byte in text]
     count = len(ids)
     windows = look_back(

@@ -19,9 +19,7 @@ _BACK = ("this token", "1 back", "2 back", "3 back")
 _ALL_EXACT = "Doubles happen to hold all products here."
 
 
-def engram_explorer(
-    text: str = "PARIS is not Paris", hash_of: str = "released-1", token: int | None = None
-) -> Diagram:
+def engram_explorer(text: str = "PARIS is not Paris", hash_of: str = "released-1", token: int | None = None) -> Diagram:
     """A text whose tokens, one byte each, can be chosen, beside the hash that names a token's rows.
 
     Args:
@@ -92,15 +90,13 @@ class Hashed:
     """One token of a text on its way to its rows, in Python's unbounded integers."""
 
     def __init__(self, constants: Hash, ids: list[int], token: int) -> None:
-        self.hash, self.ids, self.token = constants, ids, token
+        self.constants, self.ids, self.token = constants, ids, token
         self.window = self.window_at(token)
-        self.products = [id * by for id, by in zip(self.masked(self.window), constants.multipliers, strict=True)]
+        factors = list(zip(self.masked(self.window), constants.multipliers, strict=True))
+        self.products = [one * by for one, by in factors]
         self.hashes = _mix(self.products)
         self.rows = self._rows(self.hashes)
-        rounded = [
-            int(float(id) * float(by)) for id, by in zip(self.masked(self.window), constants.multipliers, strict=True)
-        ]
-        through_doubles = self._rows(_mix(rounded))
+        through_doubles = self._rows(_mix([int(float(one) * float(by)) for one, by in factors]))
         self.wrong = sum(
             row != other
             for rows, others in zip(self.rows, through_doubles, strict=True)
@@ -108,12 +104,12 @@ class Hashed:
         )
 
     def window_at(self, token: int) -> list[int]:
-        size = len(self.hash.multipliers)
+        size = len(self.constants.multipliers)
         return [self.ids[token - back] if back <= token else DEAD for back in range(size)]
 
     def masked(self, window: list[int]) -> list[int]:
         seen = window.index(DEAD) if DEAD in window else len(window)
-        return window[:seen] + [self.hash.pad] * (len(window) - seen)
+        return window[:seen] + [self.constants.pad] * (len(window) - seen)
 
     def shared_order(self, other: int) -> int:
         """The largest n whose n-gram at ``other`` is the chosen token's; 0 if not even the 2-gram is."""
@@ -127,7 +123,7 @@ class Hashed:
     def _rows(self, hashes: list[int]) -> list[list[int]]:
         return [
             [value % prime + offset for prime, offset in zip(primes, offsets, strict=True)]
-            for value, primes, offsets in zip(hashes, self.hash.primes, self.hash.offsets, strict=True)
+            for value, primes, offsets in zip(hashes, self.constants.primes, self.constants.offsets, strict=True)
         ]
 
 
@@ -213,7 +209,7 @@ def _bars(order: int) -> str:
 def _factors(content: list[int], chosen: Hashed) -> str:
     rows = ""
     masked = chosen.masked(chosen.window)
-    for back, multiplier in enumerate(chosen.hash.multipliers):
+    for back, multiplier in enumerate(chosen.constants.multipliers):
         place = chosen.token - back
         hidden = chosen.window[back] == DEAD
         glyph = "–" if hidden else escape(_glyph(content[place]))
@@ -229,8 +225,8 @@ def _factors(content: list[int], chosen: Hashed) -> str:
 def _orders(chosen: Hashed) -> str:
     orders = ""
     for place, (value, rows) in enumerate(zip(chosen.hashes, chosen.rows, strict=True)):
-        heads = ""
-        for row, prime, offset in zip(rows, chosen.hash.primes[place], chosen.hash.offsets[place], strict=True):
+        heads, primes, offsets = "", chosen.constants.primes[place], chosen.constants.offsets[place]
+        for row, prime, offset in zip(rows, primes, offsets, strict=True):
             at = f"{100 * (row - offset) / prime:.2f}"
             heads += f'<span class="ds-head"><i style="left:{at}%"></i><span>{row:,}</span></span>'
         orders += (
@@ -244,7 +240,7 @@ def _caption(content: list[int], chosen: Hashed) -> str:
     columns = sum(map(len, chosen.rows))
     text = (
         f"<b>Token {chosen.token}, {escape(_glyph(content[chosen.token]))}</b>, reads {columns} of "
-        f"{chosen.hash.rows:,} rows, {columns * chosen.hash.row_bytes:,} bytes. "
+        f"{chosen.constants.rows:,} rows, {columns * chosen.constants.row_bytes:,} bytes. "
     )
     if chosen.wrong:
         text += f"Through doubles it would read {chosen.wrong} other rows."
@@ -259,6 +255,6 @@ def _table(chosen: Hashed) -> str:
     rows = []
     for place, found in enumerate(chosen.rows):
         for head, row in enumerate(found):
-            prime, offset = chosen.hash.primes[place][head], chosen.hash.offsets[place][head]
+            prime, offset = chosen.constants.primes[place][head], chosen.constants.offsets[place][head]
             rows.append((f"{place + 2}-gram", head, f"{prime:,}", f"{row - offset:,}", f"{row:,}"))
     return table(("order", "head", "prime", "remainder", "row"), rows, numeric=(1, 2, 3, 4))
