@@ -4,10 +4,13 @@ import itertools
 from collections import defaultdict
 
 import pytest
+import torch
 
 from ds41 import ModelConfig
-from ds41.engram import hash_constants
+from ds41.engram import Hasher, hash_constants
 from ds41.engram.collisions import equal_hashes, heads_that_may_agree, search_classes
+
+FLASH = ModelConfig.flash()
 
 
 def all_pairs(first, second, vocabulary):
@@ -27,10 +30,10 @@ def test_the_search_finds_what_trying_all_finds(first, second, vocabulary):
 
 
 def test_distinct_hashes_agree_in_two_heads_at_most():
-    for order in hash_constants(ModelConfig.flash()).primes.reshape(-1, 8).tolist():
+    for order in hash_constants(FLASH).primes.reshape(-1, 8).tolist():
         assert heads_that_may_agree(order) == 2
     # 2^63 - 1 and 1 differ by a number below 2^63, so the bound is reached by a multiple of both.
-    first, second = hash_constants(ModelConfig.flash()).primes[0, 0, :2].tolist()
+    first, second = hash_constants(FLASH).primes[0, 0, :2].tolist()
     one, other = 5, 5 + first * second
     assert other < 2**63
     assert (one % first, one % second) == (other % first, other % second)
@@ -38,6 +41,18 @@ def test_distinct_hashes_agree_in_two_heads_at_most():
     assert heads_that_may_agree(hash_constants(ModelConfig.nano()).primes[0, 0].tolist()) == 2
     assert heads_that_may_agree([2**40, 2**41]) == 1
     assert heads_that_may_agree([]) == 0
+
+
+@pytest.mark.parametrize("search_class", [78_156, 95_537, 106_148, 118_610, 123_794])
+def test_the_released_layer_1_has_contexts_with_the_same_rows(search_class):
+    token_map = torch.arange(FLASH.vocab_size) % FLASH.engram_compressed_vocab_size
+    found = equal_hashes(hash_constants(FLASH).multipliers[0, :2], FLASH.engram_compressed_vocab_size, search_class)
+    assert len(found) == 2
+    for one, other in found:
+        assert one != other
+        rows = Hasher(FLASH, token_map).rows(torch.tensor([[*one, 5, 7], [*other, 5, 7]]))
+        assert torch.equal(rows[1][0], rows[1][1])
+        assert int((rows[14][0] == rows[14][1]).sum()) <= 6
 
 
 def test_bad_searches_are_named():

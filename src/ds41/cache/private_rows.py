@@ -38,7 +38,8 @@ class PrivateRows:
         self.config, self.dtype, self.device = config, dtype, device
         self._progress = progress
         self.window_layers = config.num_hidden_layers
-        self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64, device=device)
+        # Read on the host at every layer, so it lives there.
+        self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64)
         self._window_codec = RowCodec(WINDOW_KV, config.head_dim, storage, dtype)
         self._windows = Ring(
             self.window_layers, batch, config.sliding_window + rollback, self._window_codec.parts, device=device
