@@ -48,8 +48,8 @@ class Cache(GlobalKV, PrivateRows):
 
     Attributes:
         page_table: int64 [batch, max_pages], -1 where a sequence has no page.
-        window_start: int64 [num_layers, batch] on the CPU, the first position whose window row is valid in that layer. A
-            model that writes only some rows of a layer sets it.
+        window_start: int64 [num_layers, batch] on the CPU, the first position whose window row is valid in that
+            layer. A model that writes only some rows of a layer sets it.
 
     Raises:
         CacheError: a size, storage or type that cannot be, or a pool that does not fit.
