@@ -4,8 +4,9 @@
 
 Both models have the attention of their release (heads of 512, index keys of 128, window 128, top-k 512) and the same
 small rest: hidden size, experts, vocabulary. The layers are those of the releases, 40 and 43. Weights are random,
-bfloat16, on the CPU. Each model runs in a process of its own, so that peak memory is its own. "bytes a token" come from
-the tensors that the cache holds: how much they grow between half the context and all of it.
+bfloat16, on the CPU. Each model runs in a process of its own, so that peak memory is its own, on one thread, and times
+are the process's CPU time, which a busy machine changes little. "bytes a token" come from the tensors that the cache
+holds: how much they grow between half the context and all of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -110,22 +112,23 @@ def _tensors(value, seen: set | None = None):
 @torch.no_grad()
 def measure(name: str, tokens: int, chunk: int, steps: int) -> dict:
     """Prefill in chunks, then decode; seconds, bytes."""
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     peer = PEERS[name](tokens + steps)
     ids = torch.randint(3, SHAPE["vocab_size"], (tokens,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start, half = time.perf_counter(), 0
+    start, half = time.process_time(), 0
     for at in range(0, tokens, chunk):
         peer.prefill(ids[at : at + chunk])
         if at + chunk == tokens // 2:
             half = peer.cache_bytes()
-    prefill = time.perf_counter() - start
+    prefill = time.process_time() - start
     full = peer.cache_bytes()
     token, seconds = 3, []
     for _ in range(steps):
-        start = time.perf_counter()
+        start = time.process_time()
         token = peer.decode(token)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return {
         "name": name,
         "parameters": sum(parameter.numel() for parameter in peer.model.parameters()),
@@ -156,7 +159,8 @@ def main() -> int:
     results = []
     for name in PEERS:
         command = [sys.executable, __file__, *sizes, "--only", name]
-        run = subprocess.run(command, check=True, capture_output=True, text=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
         results.append(json.loads(run.stdout.splitlines()[-1]))
     _print(results, options.tokens)
     if options.json:
@@ -170,8 +174,8 @@ def _print(results: list[dict], tokens: int) -> None:
         "parameters": ("parameters", "{:,}", False),
         "cache, bytes a token": ("bytes_per_token", "{:,.1f}", True),
         "cache, bytes in all": ("cache_bytes", "{:,}", True),
-        "prefill, s": ("prefill_s", "{:.1f}", True),
-        "decode, ms a token": ("decode_ms", "{:.1f}", True),
+        "prefill, CPU s": ("prefill_s", "{:.1f}", True),
+        "decode, CPU ms a token": ("decode_ms", "{:.1f}", True),
         "peak memory, bytes": ("peak_bytes", "{:,}", True),
     }
     table = Table(title=f"{tokens:,} tokens of context, {machine(torch.device('cpu'))}")

@@ -37,14 +37,13 @@ def ids_for(chosen: Model, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("name", "tokens", "chunk"),
     [
-        ("nano", 1, 1024),
         ("nano", 32, 1024),
         ("nano", 131, 1024),
-        ("nano", 200, 64),
-        ("narrow", 90, 33),
+        ("nano", 200, 120),
+        ("narrow", 90, 50),
         ("tinyA", 61, 1024),
-        ("tinyA", 60, 7),
-        ("tinyC", 61, 16),
+        ("tinyA", 60, 25),
+        ("tinyC", 61, 40),
     ],
 )
 @pytest.mark.parametrize("decoder", ["full", "bounded"])
@@ -58,7 +57,7 @@ def test_prefill_is_predicted_to_the_unit(name, tokens, chunk, decoder):
 
 
 @pytest.mark.parametrize("decoder", ["full", "bounded"])
-@pytest.mark.parametrize("more", [1, 20, 50])
+@pytest.mark.parametrize("more", [1, 50])
 def test_a_second_prompt_is_predicted_to_the_unit(decoder, more):
     chosen = model("nano")
     ids, kv = ids_for(chosen, 120 + more), chosen.new_cache(120 + more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from ds41.viz.prefill_map import SHOWN, WAYS, percent, rows_of, token_layers
 FLASH = ModelConfig.flash()
 # Another split, another pattern of owners, a window of its own: nothing of the published plan is built in.
 SMALL = with_plan((0, 0, 2, 2, 1, 1, 1), (2, 4), (2, 4, 6), sliding_window=48, max_position_embeddings=5000)
-LENGTHS = (1, 2, 127, 128, 129, 1001, 2414, 2415, SHOWN, SHOWN + 1, 300_000, 2**20)
+LENGTHS = (1, 2, 128, 129, 1001, 2414, SHOWN, SHOWN + 1, 2**20)
 
 
 @pytest.fixture
@@ -23,11 +24,15 @@ def prefill_page(look):
     return look(viz.prefill_map()._repr_html_())
 
 
-def still(page, figure, part):
-    return page.evaluate(
-        "([html, part]) => new DOMParser().parseFromString(html, 'text/html').querySelector(part).innerHTML",
-        [figure._repr_html_(), part],
-    )
+# Sets the controls as a reader would and gives each part of the picture, as it is and as ``html`` has it.
+PARTS = """([html, fields]) => {
+  const form = document.querySelector("form");
+  for (const [name, value] of Object.entries(fields)) form.elements[name].value = value;
+  form.elements.tokens.dispatchEvent(new Event("input", { bubbles: true }));
+  const still = new DOMParser().parseFromString(html, "text/html");
+  const parts = [".ds-picture", "figcaption", ".ds-chosen-layer", "table"];
+  return parts.map((part) => [document, still].map((page) => page.querySelector(part).innerHTML));
+}"""
 
 
 def caption(page):
@@ -38,17 +43,12 @@ def caption(page):
 @pytest.mark.parametrize("config", [FLASH, SMALL, ModelConfig.nano()], ids=["flash", "small", "nano"])
 def test_the_script_draws_what_the_library_draws(look, config):
     page = look(viz.prefill_map(config, tokens=7)._repr_html_())
-    for window in (32, config.sliding_window, 256):
-        page.locator(f"input[name=window][value='{window}']").check()
-        for tokens in LENGTHS:
-            if tokens > config.max_position_embeddings:
-                continue
-            page.locator("input[name=tokens]").fill(str(tokens))
-            for way in WAYS:
-                page.locator(f"input[name=way][value={way}]").check()
-                figure = viz.prefill_map(config, tokens, way, window)
-                for part in (".ds-picture", "figcaption", ".ds-chosen-layer", "table"):
-                    assert page.locator(part).inner_html() == still(page, figure, part), (window, tokens, way, part)
+    lengths = [tokens for tokens in LENGTHS if tokens <= config.max_position_embeddings]
+    for window, tokens, way in itertools.product((config.sliding_window, 256), lengths, WAYS):
+        figure = viz.prefill_map(config, tokens, way, window)._repr_html_()
+        fields = {"window": str(window), "tokens": tokens, "way": way}
+        for live, still in page.evaluate(PARTS, [figure, fields]):
+            assert live == still, (window, tokens, way)
 
 
 @pytest.mark.browser

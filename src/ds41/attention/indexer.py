@@ -24,8 +24,8 @@ from ds41.step import Step
 
 # Float32 numbers that one tile of scores, or of gathered keys, may hold: 128 MB.
 _TILE = 2**25
-# Keys of a long context are decoded in pieces of this many entries.
-_KEY_PIECE = 2**16
+# Keys of a long context are decoded in pieces of this many entries, small enough to stay in a cache.
+_KEY_PIECE = 2**13
 
 
 def rows_per_tile(numbers: int, budget: int | None = None) -> int:
