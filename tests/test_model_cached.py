@@ -7,6 +7,7 @@ move a token further, so those runs compare with a looser limit, and bit by bit 
 
 import golden_io
 import golden_model
+import numpy as np
 import pytest
 import torch
 
@@ -264,3 +265,62 @@ def test_bad_calls_are_named(rounded, exact):
     with pytest.raises(ValueError, match="another configuration"):
         golden_model.build("tinyC", "fp32_cacheq").prefill(IDS[:4], cache)
     assert cache.lengths == (0,)
+
+
+def test_a_prefill_that_failed_early_leaves_the_windows_as_they_were(exact, whole):
+    cache = exact.new_cache(len(IDS))
+    token_map = exact.hasher.token_map
+    exact.hasher.token_map = None
+    try:
+        with pytest.raises(RuntimeError, match="token map"):
+            exact.prefill(IDS[:70], cache, decoder="bounded")
+    finally:
+        exact.hasher.token_map = token_map
+    assert not bool(cache.window_start.any())
+    assert relative(exact.prefill(IDS[:70], cache)[0], whole[69]) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_ids_of_any_integer_type(exact, whole, dtype):
+    ids = IDS[:20] % 100
+    assert torch.equal(exact(ids[None].to(dtype)), exact(ids[None]))
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        exact(torch.tensor([[600]], dtype=torch.int16))
+
+
+def test_a_hit_without_its_windows_is_finite_and_looks_at_nothing_old(rounded):
+    """Request 2 takes request 1's pages; the rings still hold poison, which its windows never reach."""
+    first = rounded.new_cache(len(IDS), page_tokens=8)
+    rounded.prefill(IDS[:64], first)
+    clean, poisoned = (rounded.new_cache(len(IDS), page_tokens=8, pool=first.pool) for _ in range(2))
+    for cache, value in ((clean, 0), (poisoned, 0xFF)):
+        for ring in (cache._windows, *cache._open.values()):
+            for part in ring.parts:
+                part.view(torch.uint8).fill_(value)
+        cache.adopt(0, first.pages_of(0), 64)
+    logits = [rounded.decode(int(IDS[64]), cache) for cache in (clean, poisoned)]
+    assert bool(logits[1].isfinite().all())
+    assert torch.equal(*logits)
+
+
+def test_more_bad_calls_are_named(rounded):
+    cache = rounded.new_cache(32)
+    with pytest.raises(TypeError, match="token ids are a str"):
+        rounded.decode("a", cache)
+    with pytest.raises(TypeError, match="token ids are a NoneType"):
+        rounded.decode(None, cache)
+    with pytest.raises(TypeError, match="cache is a str; expected a Cache"):
+        rounded.prefill(IDS[:4], "x")
+    with pytest.raises(ValueError, match=r"the rows have \[2, 1\] tokens; expected equal lengths"):
+        rounded([[20, 21], [22]])
+    with pytest.raises(ValueError, match=r"expected torch\.bool in rows of"):
+        rounded.prefill(IDS[:4], cache, image_mask=torch.zeros(4))
+    with pytest.raises(ValueError, match="max_position_embeddings 256"):
+        rounded(torch.zeros(1, 257, dtype=torch.int64))
+    with pytest.raises(CacheError, match="storage is 'x'; expected one of"):
+        rounded.new_cache(8, storage="x")
+    config, zero = rounded.config, torch.zeros(1, dtype=torch.int64)
+    rows = torch.zeros(1, config.head_dim), torch.zeros(1, config.index_head_dim)
+    with pytest.raises(CacheError, match="beyond the pages"):
+        cache.write_entries(config.kv_source_layer_ids[0], zero, zero - 40, *rows)
+    assert rounded.decode(np.int64(20), cache).shape == (1, 1, rounded.config.vocab_size)

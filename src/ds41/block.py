@@ -62,7 +62,12 @@ class Block(nn.Module):
         selections: dict[int, Selection],
         starts: Sequence[int] | None = None,
     ) -> Hidden:
-        """Run the layer; with ``starts``, beyond the keys that all tokens leave, for tokens from there on only."""
+        """Run the layer: streams [N, n, hidden] in, the same out.
+
+        Args:
+            memory: keys of this step and of those before. selections: of the layers below; this layer adds its own.
+            starts: one position for each sequence. All tokens leave their keys; tokens from there on come out.
+        """
         if self.plan.index in hidden.engram_rows:
             rows = hidden.engram_rows[self.plan.index]
             hidden = replace(hidden, streams=self.engram(hidden.streams, rows, hidden.step.image))

@@ -156,6 +156,8 @@ def _checked_prompt(model: Model, prompt_ids: torch.Tensor | Sequence[int], max_
         raise ValueError("the prompt is empty; expected one token or more")
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"prompt_ids are {ids.dtype}; expected integers")
+    # A byte would compare with the vocabulary's size modulo 256.
+    ids = ids.to(torch.int64)
     outside = (ids < 0) | (ids >= model.config.vocab_size)
     if bool(outside.any()):
         place = int(outside.nonzero()[0])

@@ -6,6 +6,7 @@ Source: report section 2; released ``Transformer``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 from ds41.attention import CacheMemory, Memory, Selection, SequenceMemory
 from ds41.block import Block, Hidden
 from ds41.cache import Cache
+from ds41.cache.storage import check_storage
 from ds41.config import ModelConfig
 from ds41.engram import Hasher, look_back, new_history
 from ds41.hyper_connections import collapse, first_weights, repeat_to_streams
@@ -59,6 +61,8 @@ class Model(nn.Module):
             config.hidden_size, config.vocab_size, "bf16", dtype=torch.float32, std=config.initializer_range
         )
         self.hasher = None
+        if token_map is not None and not config.engram_layer_ids:
+            raise ValueError("a token map is given, but engram_layer_ids is empty: nothing would use it")
         if config.engram_layer_ids:
             self.hasher = Hasher(config, _byte_map(config) if token_map is None else token_map)
 
@@ -72,8 +76,23 @@ class Model(nn.Module):
         Args:
             input_ids: int64 [B, T], each row from position 0. A shorter sequence may be padded on the right.
             image_mask: bool [B, T], the positions that belong to images.
+
+        Raises:
+            ValueError, TypeError: ids as in :meth:`prefill`; rows of unequal length; more tokens than the model has
+                positions; weights that were cast to another type.
         """
         tokens = token_rows(input_ids, None, self.config, self.device, image_mask)
+        if len(set(tokens.counts)) > 1:
+            raise ValueError(f"the rows have {list(tokens.counts)} tokens; expected equal lengths, or pad on the right")
+        if tokens.counts[0] > self.config.max_position_embeddings:
+            raise ValueError(
+                f"there are {tokens.counts[0]} tokens; the model has max_position_embeddings "
+                f"{self.config.max_position_embeddings}"
+            )
+        if self.embed.weight.dtype != self.dtype:
+            raise TypeError(
+                f"the model was built in {self.dtype} and cast to {self.embed.weight.dtype}; build it with that dtype"
+            )
         step = tokens.step([0] * len(tokens.rows))
         memory = SequenceMemory(self.config, step, rounds=self.quantization != "none")
         history = new_history(len(tokens.rows), self.config.engram_max_ngram_size, self.device)
@@ -87,6 +106,7 @@ class Model(nn.Module):
         rounding keeps plain values.
         """
         options.setdefault("storage", "plain" if self.quantization == "none" else "packed")
+        check_storage(options["storage"], self.dtype)
         if (options["storage"] == "plain") != (self.quantization == "none"):
             raise ValueError(
                 f"storage is {options['storage']!r} and the model's quantization {self.quantization!r}; 'plain' "
@@ -109,8 +129,9 @@ class Model(nn.Module):
             input_ids: [T] for a cache of one sequence, [B, T], or one row for each sequence, of any lengths (an
                 empty one adds nothing).
             decoder: "full" runs every layer on every token. "bounded" runs the last source's attention and the
-                layers above it on the last ``sliding_window`` tokens only; their windows begin there (report section
-                3.2.2). All global entries are written either way.
+                layers above it on the last ``sliding_window`` of this call's tokens only; their windows begin there,
+                and a call with fewer tokens continues those of the calls before (report section 3.2.2). So a prompt
+                in several calls gives other logits than in one. All global entries are written either way.
             chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
                 same result up to rounding.
 
@@ -128,15 +149,21 @@ class Model(nn.Module):
         self._check_cache(cache)
         tokens = token_rows(input_ids, cache.batch, self.config, self.device, image_mask)
         cache.reserve(tokens.counts)
-        starts = self._bounded_starts(tokens.counts, cache) if decoder == "bounded" else None
         logits = torch.full((cache.batch, self.config.vocab_size), torch.nan, device=self.device)
-        remaining = list(tokens.counts)
-        for chunk in tokens.chunks(chunk_tokens):
-            hidden = self._append(chunk, cache, starts)
-            remaining = [left - count for left, count in zip(remaining, chunk.counts, strict=True)]
-            ended = [b for b, count in enumerate(chunk.counts) if count and not remaining[b]]
-            if ended:
-                logits[ended] = self._logits(hidden, hidden.step.last_tokens()[ended])
+        remaining, before = list(tokens.counts), cache.window_start.clone()
+        starts = self._bounded_starts(tokens.counts, cache) if decoder == "bounded" else None
+        try:
+            for chunk in tokens.chunks(chunk_tokens):
+                hidden = self._append(chunk, cache, starts)
+                remaining = [left - count for left, count in zip(remaining, chunk.counts, strict=True)]
+                ended = [b for b, count in enumerate(chunk.counts) if count and not remaining[b]]
+                if ended:
+                    logits[ended] = self._logits(hidden, hidden.step.last_tokens()[ended])
+        except BaseException:
+            # Sequences that never got as far as their last window keep the windows that they had.
+            unreached = cache.window_start > torch.tensor(cache.lengths)
+            cache.window_start.copy_(torch.where(unreached, before, cache.window_start))
+            raise
         return logits
 
     @torch.no_grad()
@@ -151,10 +178,10 @@ class Model(nn.Module):
             Logits after each token, float32 [B, k, vocab]; for rows of unequal length a list of [k, vocab].
         """
         self._check_cache(cache)
-        if isinstance(tokens, int):
-            tokens = torch.tensor([[tokens]])
-        elif not isinstance(tokens, torch.Tensor) and all(isinstance(token, int) for token in tokens):
-            tokens = torch.tensor(tokens)
+        if isinstance(tokens, Integral):
+            tokens = torch.tensor([[int(tokens)]])
+        elif isinstance(tokens, (list, tuple)) and tokens and all(isinstance(token, Integral) for token in tokens):
+            tokens = torch.tensor([int(token) for token in tokens])
         if isinstance(tokens, torch.Tensor) and tuple(tokens.shape) == (cache.batch,):
             tokens = tokens[:, None]
         new = token_rows(tokens, cache.batch, self.config, self.device)
@@ -204,6 +231,8 @@ class Model(nn.Module):
         return starts
 
     def _check_cache(self, cache: Cache) -> None:
+        if not isinstance(cache, Cache):
+            raise TypeError(f"cache is a {type(cache).__name__}; expected a Cache from model.new_cache()")
         if cache.config != self.config:
             raise ValueError("the cache was made for another configuration; make it with model.new_cache()")
         if (cache.storage == "plain") != (self.quantization == "none"):

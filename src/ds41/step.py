@@ -34,6 +34,7 @@ class Step:
         device: torch.device | str = "cpu",
         image: torch.Tensor | None = None,
     ) -> Step:
+        """The step of sequences that have ``firsts`` tokens and get ``counts`` more; image bool [N] or None."""
         if len(counts) == 1:
             sequence = torch.zeros(counts[0], dtype=torch.int64, device=device)
             position = torch.arange(firsts[0], firsts[0] + counts[0], device=device)
@@ -70,10 +71,10 @@ class Step:
 
     def turn(self, frequencies: torch.Tensor) -> torch.Tensor:
         """The rotation of every token, complex64 [N, R/2]; computed once for each table of frequencies."""
-        key = id(frequencies)
-        if key not in self._turns:
-            self._turns[key] = turns(self.position, frequencies)
-        return self._turns[key]
+        # The table is kept beside its turns, so that its id stays its own.
+        if id(frequencies) not in self._turns:
+            self._turns[id(frequencies)] = (frequencies, turns(self.position, frequencies))
+        return self._turns[id(frequencies)][1]
 
     def from_position(self, starts: Sequence[int]) -> tuple[Step, torch.Tensor]:
         """The tokens at or after ``starts`` (one for each sequence), and their flat indices in this step."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
@@ -64,6 +65,8 @@ def token_rows(
     for number, row in enumerate(rows):
         if row.numel() and (row.is_floating_point() or row.is_complex() or row.dtype == torch.bool):
             raise TypeError(f"token ids of row {number} are {row.dtype}; expected integers")
+        # A byte would compare with the vocabulary's size modulo 256.
+        row = rows[number] = row.to(torch.int64)
         outside = (row < 0) | (row >= config.vocab_size)
         if bool(outside.any()):
             at = int(outside.nonzero()[0])
@@ -73,10 +76,13 @@ def token_rows(
             )
     images = None
     if image_mask is not None:
-        images = [row.to(device, torch.bool) for row in _as_rows(image_mask, "image_mask")]
-        if [row.shape for row in images] != [row.shape for row in rows]:
-            raise ValueError("image_mask has another shape than the token ids; expected one flag for each token")
-    return Tokens([row.to(device, torch.int64) for row in rows], images)
+        images = _as_rows(image_mask, "image_mask")
+        counts, expected = [len(row) for row in images], [len(row) for row in rows]
+        if counts != expected or any(row.dtype != torch.bool for row in images):
+            kinds = ", ".join(sorted({str(row.dtype) for row in images}))
+            raise ValueError(f"image_mask is {kinds} in rows of {counts}; expected torch.bool in rows of {expected}")
+        images = [row.to(device) for row in images]
+    return Tokens([row.to(device) for row in rows], images)
 
 
 def _as_rows(values: Rows, name: str) -> list[torch.Tensor]:
@@ -84,10 +90,15 @@ def _as_rows(values: Rows, name: str) -> list[torch.Tensor]:
         if values.dim() not in (1, 2):
             raise ValueError(f"{name} have shape {list(values.shape)}; expected [T] or [B, T]")
         return [values] if values.dim() == 1 else list(values)
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} are a {type(values).__name__}; expected a tensor, a list of ids, or a list of rows")
     values = list(values)
-    if values and all(isinstance(value, int) for value in values):
-        return [torch.tensor(values)]
-    rows = [torch.as_tensor(value) for value in values]
+    if values and all(isinstance(value, Integral) for value in values):
+        return [torch.tensor([int(value) for value in values])]
+    try:
+        rows = [torch.as_tensor(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} hold what is no row of integers: {error}") from None
     for number, row in enumerate(rows):
         if row.dim() != 1:
             raise ValueError(f"row {number} of {name} has shape {list(row.shape)}; expected one dimension")

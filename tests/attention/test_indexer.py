@@ -7,9 +7,10 @@ import torch
 from small_configs import with_plan
 
 from ds41 import Model, ModelConfig
-from ds41.attention import CacheMemory, Indexer, SequenceMemory
+from ds41.attention import Attention, CacheMemory, Indexer, SequenceMemory
 from ds41.attention.indexer import IndexQuery, rows_per_tile
 from ds41.cache import Cache
+from ds41.rope import layer_frequencies, rotate
 from ds41.step import Step
 
 NANO = ModelConfig.nano()
@@ -147,3 +148,23 @@ def test_a_sequence_memory_takes_unequal_sequences():
     assert read[0, :, 0].tolist() == [0, 1]
     assert read[1, 0, 0] == 2
     assert bool(read.isfinite().all())
+
+
+@pytest.mark.parametrize("layer", [1, LAYER])
+def test_entries_stand_at_their_first_token_and_in_their_own_sequence(layer):
+    torch.manual_seed(0)
+    plan = NANO.layers[layer]
+    attention = Attention(NANO, plan, "none", torch.float32)
+    seen = []
+    attention.compressor.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    step = Step.of([10, 6], [0, 0])
+    memory = SequenceMemory(NANO, step, rounds=False)
+    with torch.no_grad():
+        attention(torch.randn(16, NANO.hidden_size), step, memory, {})
+    entries, table = seen[0], layer_frequencies(NANO, plan.ratio)
+    assert entries.entry.tolist() == [*range(10 // plan.ratio), *range(6 // plan.ratio)]
+    expected = rotate(entries.latent, entries.entry * plan.ratio, table)
+    # The second sequence's entries 1 and 2 are its own, not those at columns 1 and 2 of the whole batch.
+    mine = memory.main_entries(layer, torch.tensor([1]), torch.tensor([[1, 2]]))[0]
+    offset = 10 // plan.ratio
+    assert torch.equal(mine, expected[offset + 1 : offset + 3])

@@ -41,7 +41,10 @@ class Attended(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Attention of one layer, in the mode that its plan gives it."""
+    """Attention of one layer, in the mode that its plan gives it.
+
+    Beside its parts it has one parameter, ``attn_sink`` float32 [heads]: a logit per head that only takes probability.
+    """
 
     def __init__(self, config: ModelConfig, plan: LayerPlan, quantization: Quantization, dtype: torch.dtype) -> None:
         super().__init__()

@@ -34,6 +34,8 @@ class Compressor(nn.Module):
     def __init__(self, config: ModelConfig, ratio: int, dtype: torch.dtype) -> None:
         super().__init__()
         c = config
+        if ratio not in (1, 2):
+            raise ValueError(f"ratio is {ratio}; expected 1 or 2, the ratios that the family has")
         self.ratio = ratio
         # Pooling runs in float32, and so do the matrices before it.
         weight_dtype = torch.float32 if ratio > 1 else dtype

@@ -129,7 +129,8 @@ class Cache(GlobalKV, PrivateRows):
     def truncate(self, row: int, length: int) -> None:
         """Take back the tokens of a sequence from position ``length`` on.
 
-        What follows is as if they had never been there. Nothing at the current length.
+        What follows is as if they had never been there; nothing happens at the current length. One thing stays:
+        ``window_start`` where a model left rows out, as a prefill with a bounded decoder does.
 
         Raises:
             CacheError: longer than the sequence, or further back than ``rollback`` tokens before the furthest that

@@ -38,8 +38,8 @@ class PageTable:
         return row
 
     def find(self, sequence: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        """Page numbers for int64 ``sequence`` and ``column`` (broadcast); -1 for column -1 and where there is none."""
-        return self._tensor[sequence, column]
+        """Page numbers for int64 ``sequence`` and ``column`` (broadcast); -1 where there is no page or no column."""
+        return self._tensor[sequence, column.clamp(-1, self.tensor.shape[1])]
 
     def make_room(self, lengths: Sequence[int], targets: Sequence[int]) -> None:
         """Give every sequence pages for ``targets`` tokens and a last page of its own to append to.

@@ -41,8 +41,8 @@ class Progress:
                 )
             if count and self._written[row] - self.rollback > length:
                 raise CacheError(
-                    f"row {row} holds {length} tokens, but a step wrote as far as {self._written[row]} and only "
-                    f"{self.rollback} can be taken back (rollback): its windows are overwritten; reset the row"
+                    f"row {row} holds {length} tokens, but a step may have written as far as {self._written[row]} and "
+                    f"only {self.rollback} can be taken back (rollback): its windows are overwritten; reset the row"
                 )
             targets.append(length + count)
         return targets

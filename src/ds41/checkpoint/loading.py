@@ -57,7 +57,10 @@ def load_checkpoint(
         raise CheckpointError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES))}")
     if engram not in ("memory", "disk"):
         raise CheckpointError(f"engram is {engram!r}; expected 'memory' or 'disk'")
-    device = torch.device(device)
+    try:
+        device = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     files = TensorFiles(folder)
     found = inspect(files)
     require_loadable(found)

@@ -34,7 +34,8 @@ def save_checkpoint(
 ) -> list[Path]:
     """Write a model under the official names, in the official types; :func:`load_checkpoint` reads it back.
 
-    Weights are rounded to the types of the checkpoint. Those that came from one keep their values exactly. All files
+    Weights are rounded to the types of the checkpoint. Those that came from one keep their values exactly; their bytes
+    may differ, since the smallest scale that holds the values is chosen anew. All files
     are written beside the final place and renamed when they are complete, ``config.json`` last.
 
     Args:
@@ -52,6 +53,8 @@ def save_checkpoint(
     """
     if shard_bytes < 1:
         raise CheckpointError(f"shard_bytes is {shard_bytes}; expected 1 or more")
+    if not str(folder):
+        raise CheckpointError("folder is empty; expected the path of a folder to write")
     folder = Path(folder)
     shards = _shards(list(weights(model.config)), shard_bytes)
     texts = _texts(model, tokenizer, shards)

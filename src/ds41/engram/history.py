@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-DEAD = -1
+from ds41.cache import DEAD
 
 
 def new_history(sequences: int, max_ngram: int, device: torch.device | str | None = None) -> torch.Tensor:
