@@ -19,6 +19,9 @@ from ds41.step import Step
 if TYPE_CHECKING:
     from ds41.cache import Cache
 
+# Float32 numbers of one source that may be held decoded during a step: 128 MB.
+_DECODED = 2**25
+
 
 class Memory(Protocol):
     """Keys of this step and of the steps before it."""
@@ -59,6 +62,8 @@ class CacheMemory:
         self.cache = cache
         self._choices: dict = {}
         self._befores: dict = {}
+        self._held: dict[int, int] = {}
+        self._decoded: dict[int, torch.Tensor] = {}
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cache, reach = self.cache, self.cache.config.sliding_window
@@ -83,15 +88,31 @@ class CacheMemory:
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
         self.cache.write_entries(layer, sequence, entry, main, index)
+        if self.cache.batch == 1 and entry.numel() and entry.device.type == "cpu":
+            self._held[layer] = int(entry[-1]) + 1
 
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-        return self.cache.gather_main(layer, sequence, entry).to(torch.float32)
+        decoded = self._decoded_entries(layer, entry.numel())
+        if decoded is None:
+            return self.cache.gather_main(layer, sequence, entry).to(torch.float32)
+        return decoded.index_select(0, entry.clamp(min=0).flatten()).unflatten(0, entry.shape)
 
     def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
         return self.cache.index_keys(layer, sequence, start, stop)
 
     def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         return self.cache.gather_index(layer, sequence, entry)
+
+    def _decoded_entries(self, layer: int, wanted: int) -> torch.Tensor | None:
+        """All entries of a source, decoded once for a step on the CPU, where one tile wants more than there are.
+
+        In a prefill neighbouring queries select the same entries, and a source's followers select them again.
+        """
+        held = self._held.get(layer, 0)
+        if layer not in self._decoded and wanted > held > 0 and held * self.cache.config.head_dim <= _DECODED:
+            every = torch.arange(held)[None]
+            self._decoded[layer] = self.cache.gather_main(layer, every.new_zeros(1), every)[0].to(torch.float32)
+        return self._decoded.get(layer)
 
     def _choice(self, step: Step, reach: int, older: int, starts: tuple[int, ...]) -> torch.Tensor:
         """Layers with the same first positions share one table of choices."""
