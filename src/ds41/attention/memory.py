@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Float32 numbers of one source that may be held decoded during a step: 128 MB.
 _DECODED = 2**25
+# Those of one selection that may be held for the layers that share it: 16 MB.
+_GATHERED = 2**22
 
 
 class Memory(Protocol):
@@ -64,6 +66,7 @@ class CacheMemory:
         self._befores: dict = {}
         self._held: dict[int, int] = {}
         self._decoded: dict[int, torch.Tensor] = {}
+        self._gathers: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cache, reach = self.cache, self.cache.config.sliding_window
@@ -94,7 +97,7 @@ class CacheMemory:
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         decoded = self._decoded_entries(layer, entry.numel())
         if decoded is None:
-            return self.cache.gather_main(layer, sequence, entry).to(torch.float32)
+            return self._gathered(layer, sequence, entry)
         return decoded.index_select(0, entry.clamp(min=0).flatten()).unflatten(0, entry.shape)
 
     def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
@@ -113,6 +116,17 @@ class CacheMemory:
             every = torch.arange(held)[None]
             self._decoded[layer] = self.cache.gather_main(layer, every.new_zeros(1), every)[0].to(torch.float32)
         return self._decoded.get(layer)
+
+    def _gathered(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """Entries by number; on a CPU those of the latest small selection are kept, for the layers that reuse it."""
+        small = entry.device.type == "cpu" and entry.numel() * self.cache.config.head_dim <= _GATHERED
+        latest = self._gathers.get(layer) if small else None
+        if latest is not None and torch.equal(latest[0], entry) and torch.equal(latest[1], sequence):
+            return latest[2]
+        rows = self.cache.gather_main(layer, sequence, entry, torch.float32)
+        if small:
+            self._gathers[layer] = (entry, sequence, rows)
+        return rows
 
     def _choice(self, step: Step, reach: int, older: int, starts: tuple[int, ...]) -> torch.Tensor:
         """Layers with the same first positions share one table of choices."""

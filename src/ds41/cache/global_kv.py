@@ -69,10 +69,12 @@ class GlobalKV:
                 f"layer {layer}: an entry lies beyond the pages of its sequence; reserve its tokens first"
             ) from None
 
-    def gather_main(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-        """Main entries ``entry`` int64 [N, K] of sequences ``sequence`` int64 [N], [N, K, head_dim] in the cache's
-        type; zeros for entry -1, and for entries whose page there is not."""
-        return self._gather(self.pool.main_rows(layer), layer, sequence, entry, self.dtype)
+    def gather_main(
+        self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Main entries ``entry`` int64 [N, K] of sequences ``sequence`` int64 [N], [N, K, head_dim] in ``dtype``, the
+        cache's type if None; zeros for entry -1, and for entries whose page there is not."""
+        return self._gather(self.pool.main_rows(layer), layer, sequence, entry, dtype or self.dtype)
 
     def gather_index(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         """Index keys, float32 [N, K, index_head_dim]; arguments as in :meth:`gather_main`."""
