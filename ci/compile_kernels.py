@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 REPORT = Path(__file__).resolve().parents[1] / "build" / "reports" / "kernels.json"
-# A T4 gives a program 64 KB of shared memory; every newer target has more.
-SHARED_LIMIT = {75: 64 * 1024}
+# Shared memory that one program may have, by target (CUDA programming guide, compute capabilities).
+SHARED_LIMIT = {target: kilobytes * 1024 for target, kilobytes in
+                {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}.items()}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,16 +33,20 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         print(f"unknown targets {unknown}; known are {list(aot.TARGETS)}", file=sys.stderr)
         return 2
-    names = [case.name for case in aot.all_cases() if any(part in case.name for part in options.kernels)]
+    cases = [case for case in aot.all_cases() if any(part in case.name for part in options.kernels)]
+    names = [case.name for case in cases]
     if not names:
         print(f"no kernel's name contains {' or '.join(options.kernels)}", file=sys.stderr)
         return 2
 
     start = time.monotonic()
-    tasks = [(name, target) for name in names for target in targets]
+    tasks = [(case.name, target) for case in cases for target in targets if target in (case.targets or aot.TARGETS)]
+    if not tasks:
+        print(f"none of {', '.join(names)} is for {targets}", file=sys.stderr)
+        return 2
     # Spawned, so that no worker inherits a compiler or a device in mid-use.
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        results = list(pool.map(compile_one, *zip(*tasks, strict=True), chunksize=len(targets)))
+        results = list(pool.map(compile_one, *zip(*tasks, strict=True), chunksize=4))
     seconds = time.monotonic() - start
 
     print(_table(results, names, targets))
@@ -72,9 +77,11 @@ def compile_one(name: str, target: int) -> dict:
     result["num_warps"] = case.launch.num_warps
     if resources.spill_bytes:
         result["problems"].append(f"{where}: spills {resources.spill_bytes} bytes a thread")
-    limit = SHARED_LIMIT.get(target)
-    if limit is not None and resources.shared_bytes > limit:
+    limit = SHARED_LIMIT[target]
+    if resources.shared_bytes > limit:
         result["problems"].append(f"{where}: {resources.shared_bytes} bytes of shared memory; the limit is {limit}")
+    if case.matrix and not resources.matrix:
+        result["problems"].append(f"{where}: no matrix instruction")
     if case.wide:
         for kind in ("loads", "stores"):
             accesses = getattr(resources, kind)
@@ -107,6 +114,11 @@ def _versions() -> dict[str, str]:
     return {"triton": triton.__version__, "torch": torch.__version__}
 
 
+def _registers(result: dict | None) -> str:
+    """A cell of the table; "-" where the case is not for the target."""
+    return f"{'-' if result is None else result.get('registers', 'error'):>7}"
+
+
 def _table(results: list[dict], names: list[str], targets: list[int]) -> str:
     """One line a kernel: registers on each target, then the most of each other resource over all targets."""
     width = max(len(name) for name in names)
@@ -116,8 +128,8 @@ def _table(results: list[dict], names: list[str], targets: list[int]) -> str:
     ]
     by_case = {(result["kernel"], result["target"]): result for result in results}
     for name in names:
-        row = [by_case[name, target] for target in targets]
-        registers = "".join(f"{result.get('registers', 'error'):>7}" for result in row)
+        row = [by_case[name, target] for target in targets if (name, target) in by_case]
+        registers = "".join(_registers(by_case.get((name, target))) for target in targets)
         good = [result for result in row if "registers" in result]
         if good:
             spill = max(result["spill_bytes"] for result in good)

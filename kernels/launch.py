@@ -42,8 +42,20 @@ class CompileCase:
     """A launch to compile for every target, under a name that says kernel, format and type.
 
     wide: the bulk of what the kernel loads and of what it stores must move in accesses of 16 bytes a thread.
+    targets: the compute capabilities, such as 75, that launch it in this form; None for all.
+    matrix: it must use the matrix instructions of its targets.
     """
 
     name: str
     launch: Launch
     wide: bool = True
+    targets: tuple[int, ...] | None = None
+    matrix: bool = False
+
+
+def capability(tensor: torch.Tensor) -> int | None:
+    """Compute capability of the device of ``tensor``, 75 for a T4; 0 on a CPU, under the interpreter; None on meta."""
+    if tensor.device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(tensor.device)
+        return 10 * major + minor
+    return None if tensor.device.type == "meta" else 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from triton import knobs
 
 _LETTER_BITS = re.compile(r"\.(?:v(\d)\.)?[bfsu](\d+)$")
+_MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b")
 _ACCESS = re.compile(r"\b(ld|st)\.(?:relaxed\.|volatile\.|weak\.)*global((?:\.\w+(?:::\w+)*)*)")
 
 
@@ -20,6 +21,7 @@ class Resources:
     """Per thread: registers; spill_bytes, the local memory that takes what registers cannot hold.
 
     shared_bytes: shared memory of one program. loads, stores: instructions by the bytes each moves for one thread.
+    matrix: matrix instructions in the code.
     """
 
     registers: int
@@ -27,6 +29,7 @@ class Resources:
     shared_bytes: int
     loads: dict[int, int]
     stores: dict[int, int]
+    matrix: int
 
 
 def measure(compiled) -> Resources:
@@ -39,6 +42,7 @@ def measure(compiled) -> Resources:
         shared_bytes=compiled.metadata.shared,
         loads=accesses["ld"],
         stores=accesses["st"],
+        matrix=len(_MATRIX.findall(compiled.asm["ptx"])),
     )
 
 
