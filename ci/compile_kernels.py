@@ -1,7 +1,8 @@
 """Compile every kernel for every GPU generation the book speaks of, and print what each costs.
 
 Needs no GPU. Fails on a compile error, on a spill, on more shared memory than sm_75 has, and where a kernel that
-should move its data 16 bytes at a time does not. The full numbers go to build/reports/kernels.json.
+should move its data 16 bytes at a time does not; also where a kernel costs more than the committed table says
+(benchmarks/results/kernels_compiled.json, which --record writes). The full numbers go to build/reports/kernels.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+
+import kernel_table
 
 REPORT = Path(__file__).resolve().parents[1] / "build" / "reports" / "kernels.json"
 # Shared memory that one program may have, by target (CUDA programming guide, compute capabilities).
@@ -51,8 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     print(_table(results, names, targets))
     problems = [problem for result in results for problem in result["problems"]]
+    versions = _versions()
+    if options.record and not problems and len(results) == _everything():
+        kernel_table.record(results, versions)
+    elif kernel_table.TABLE.exists():
+        problems += kernel_table.regressions(results, versions)
     options.report.parent.mkdir(parents=True, exist_ok=True)
-    report = {"versions": _versions(), "seconds": round(seconds, 1), "problems": problems, "kernels": results}
+    report = {"versions": versions, "seconds": round(seconds, 1), "problems": problems, "kernels": results}
     options.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     for problem in problems:
         print(f"FAIL {problem}", file=sys.stderr)
@@ -95,8 +103,16 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", type=_integers, help="compute capabilities, such as 75,90 (all)")
     parser.add_argument("--kernels", type=_words, default=[""], help="parts of names, such as decode,index (all)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--record", action="store_true", help="write the committed table anew, if nothing is wrong")
     parser.add_argument("--report", type=Path, default=REPORT, help="where the JSON goes (build/reports/kernels.json)")
     return parser.parse_args(arguments)
+
+
+def _everything() -> int:
+    """How many binaries there are in all."""
+    from ds41.kernels import aot
+
+    return sum(len(case.targets or aot.TARGETS) for case in aot.all_cases())
 
 
 def _integers(text: str) -> list[int]:

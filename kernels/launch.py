@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+_recorders: list[list[str]] = []
+
+
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """The names of the kernels that run within the block, in order."""
+    launches: list[str] = []
+    _recorders.append(launches)
+    try:
+        yield launches
+    finally:
+        # By identity: two lists of the same names are equal.
+        _recorders[:] = [recorder for recorder in _recorders if recorder is not launches]
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,8 @@ class Launch:
     options: dict[str, Any] = field(default_factory=lambda: {"enable_fp_fusion": False})
 
     def run(self) -> None:
+        for launches in _recorders:
+            launches.append(self.kernel.__name__)
         with self._device():
             self.kernel[self.grid](**self.arguments, **self.constants, num_warps=self.num_warps, **self.options)
 

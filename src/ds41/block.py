@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 from ds41.attention import Attention, Memory, Selection
 from ds41.config import LayerPlan, ModelConfig
 from ds41.engram import Engram
-from ds41.hyper_connections import HyperConnection, collapse, expand
+from ds41.hyper_connections import Coefficients, HyperConnection, Update, collapse, expand
 from ds41.linear import Quantization
 from ds41.moe import MoE
 from ds41.norm import RMSNorm
@@ -25,14 +26,32 @@ from ds41.step import Step
 class Hidden:
     """What passes from layer to layer.
 
-    streams: [N, n, hidden]. weights: float32 [N, n], predicted at the last site, that collapse them at the next.
-    step: whose tokens these are. engram_rows: int64 [N, columns] by Engram layer.
+    received: [N, n, hidden], the streams as the last site received them. update: what that site adds to them; the
+    next site writes it, in the same sweep in which it reads them. weights: float32 [N, n], predicted at the last
+    site, that collapse them at the next. step: whose tokens these are. engram_rows: int64 [N, columns] by layer.
     """
 
-    streams: torch.Tensor
+    received: torch.Tensor
     weights: torch.Tensor
     step: Step
     engram_rows: dict[int, torch.Tensor]
+    update: Update | None = None
+
+    @cached_property
+    def streams(self) -> torch.Tensor:
+        """The streams with the update written, [N, n, hidden]."""
+        return self.received if self.update is None else expand(self.received, *self.update)
+
+    def streams_of(self, tokens: torch.Tensor | slice) -> torch.Tensor:
+        """The same for some of the tokens, [len(tokens), n, hidden]."""
+        if self.update is None:
+            return self.received[tokens]
+        y, coefficients = self.update
+        return expand(self.received[tokens], y[tokens], Coefficients(*(part[tokens] for part in coefficients)))
+
+    def settled(self) -> Hidden:
+        """The same, with nothing left to write."""
+        return replace(self, received=self.streams, update=None)
 
     def only(self, kept: torch.Tensor, step: Step) -> Hidden:
         """The tokens with flat indices ``kept``, which are those of ``step``."""
@@ -70,15 +89,21 @@ class Block(nn.Module):
         """
         if self.plan.index in hidden.engram_rows:
             rows = hidden.engram_rows[self.plan.index]
-            hidden = replace(hidden, streams=self.engram(hidden.streams, rows, hidden.step.image))
-        x = self.attn_norm(collapse(hidden.streams, hidden.weights))
-        attended = self.attn(x, hidden.step, memory, selections, starts)
-        if attended.kept is not None:
-            hidden = hidden.only(attended.kept, attended.step)
-        at_attention = self.hc_attn(hidden.streams)
-        streams = expand(hidden.streams, attended.output, at_attention)
-        at_ffn = self.hc_ffn(streams)
+            hidden = hidden.settled()
+            hidden = replace(hidden, received=self.engram(hidden.received, rows, hidden.step.image))
+        if starts is None:
+            x, streams, coefficients = self.hc_attn.enter(
+                hidden.received, hidden.update, hidden.weights, self.attn_norm
+            )
+            y = self.attn(x, hidden.step, memory, selections).output
+        else:
+            # All tokens leave their keys; coefficients are for those that go on.
+            x = self.attn_norm(collapse(hidden.streams, hidden.weights))
+            y, step, kept = self.attn(x, hidden.step, memory, selections, starts)
+            hidden = hidden.only(kept, step)
+            streams, coefficients = hidden.received, self.hc_attn(hidden.received)
         # Single-pass: a site's own pre weights would need a second sweep, so it takes those of the site before it.
-        x = self.ffn_norm(collapse(streams, at_attention.pre))
-        streams = expand(streams, self.ffn(x, hidden.step.image), at_ffn)
-        return replace(hidden, streams=streams, weights=at_ffn.pre)
+        update = Update(y, coefficients)
+        x, streams, coefficients = self.hc_ffn.enter(streams, update, coefficients.pre, self.ffn_norm)
+        update = Update(self.ffn(x, hidden.step.image), coefficients)
+        return replace(hidden, received=streams, update=update, weights=coefficients.pre)

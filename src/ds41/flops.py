@@ -92,7 +92,7 @@ def prefill(
     Raises:
         ValueError, TypeError: no number of tokens, or an unknown ``decoder``.
     """
-    head = {"head": 2 * config.hidden_size * config.vocab_size * logits, "stream mixing": _collapse(config) * logits}
+    head = {"head": 2 * config.hidden_size * config.vocab_size * logits, "stream mixing": _last_site(config) * logits}
     return sum(by_layer(config, tokens, decoder, cached=cached, chunk_tokens=chunk_tokens), Flops(head))
 
 
@@ -149,6 +149,7 @@ def layer_flops(config: ModelConfig, plan: LayerPlan, work: Work) -> Flops:
     per_query = hidden * c.q_lora_rank + c.q_lora_rank * query_width
     per_output = query_width * c.o_lora_rank + c.o_groups * c.o_lora_rank * hidden
     expert = 3 * hidden * c.moe_intermediate_size
+    expands = 1 if plan.index == c.num_hidden_layers - 1 else 2
     macs = {
         "attention projections": work.entering * hidden * c.head_dim + work.attending * (per_query + per_output),
         # Every key is multiplied twice: by the query, and by its share.
@@ -157,8 +158,8 @@ def layer_flops(config: ModelConfig, plan: LayerPlan, work: Work) -> Flops:
         "routed experts": work.attending * c.num_experts_per_tok * expert,
         "shared expert": work.attending * c.n_shared_experts * expert,
         "hyper-connections": work.attending * 2 * streams * (streams + 2) * streams * hidden,
-        # Both sites collapse the streams to one and expand it to all of them.
-        "stream mixing": work.entering * streams * hidden + work.attending * (streams + 2 * streams**2) * hidden,
+        # Both sites collapse the streams to one and expand it to all of them; the last one only where logits follow.
+        "stream mixing": work.entering * streams * hidden + work.attending * (streams + expands * streams**2) * hidden,
     }
     if plan.owns_kv:
         projections = 2 if plan.ratio > 1 else 1
@@ -193,8 +194,9 @@ def measure(run: Callable[[], object]) -> Flops:
     return Flops(seen)
 
 
-def _collapse(config: ModelConfig) -> int:
-    return 2 * config.hc_mult * config.hidden_size
+def _last_site(config: ModelConfig) -> int:
+    """For one token whose logits are wanted: the last update is written, then the streams are collapsed."""
+    return 2 * config.hc_mult * (config.hc_mult + 1) * config.hidden_size
 
 
 def _run(config: ModelConfig, plan: LayerPlan, enter: int, attend: int, start: int, stop: int) -> Work:

@@ -10,6 +10,9 @@ streams that it receives how to write its output back (``post``), how to mix the
     y = sublayer(norm(collapse(streams, pre)))            # pre of the site before
     streams, pre = expand(streams, y, coefficients), coefficients.pre
 
+:meth:`HyperConnection.enter` is the same cut between sublayers instead of around one: the ``expand`` of a site and
+the ``collapse`` of the next, with the prediction between them, need one sweep over the streams.
+
 Source: report section 2.4.1 (Eq. 6); the released model's ``Block``; mHC paper, arXiv 2512.24880.
 """
 
@@ -21,6 +24,7 @@ import torch
 from torch import nn
 
 from ds41.config import ModelConfig
+from ds41.norm import RMSNorm
 from ds41.precision import float32_linear, without_autocast
 
 
@@ -35,6 +39,22 @@ class Coefficients(NamedTuple):
     pre: torch.Tensor
     post: torch.Tensor
     comb: torch.Tensor
+
+
+class Update(NamedTuple):
+    """What a site adds to the streams that it received: its sublayer's output y [N, d], spread by its coefficients."""
+
+    y: torch.Tensor
+    coefficients: Coefficients
+
+
+class Entry(NamedTuple):
+    """The way into a site: its sublayer's input x [N, d], normalised; the streams [N, n, d] that the site received;
+    the coefficients that it predicts from them."""
+
+    x: torch.Tensor
+    streams: torch.Tensor
+    coefficients: Coefficients
 
 
 class HyperConnection(nn.Module):
@@ -74,6 +94,17 @@ class HyperConnection(nn.Module):
         # the sum of squares is still being taken, in one pass over the streams.
         norm_factor = torch.rsqrt(flat.square().mean(-1, keepdim=True) + self.norm_eps)
         return self.coefficients(float32_linear(flat, self.fn, "the hyper-connection's fn") * norm_factor)
+
+    def enter(self, streams: torch.Tensor, update: Update | None, pre: torch.Tensor, norm: RMSNorm) -> Entry:
+        """The way from one sublayer to the next: write the update, collapse, normalise, predict. One sweep suffices.
+
+        Args:
+            streams: [N, n, d], as the site before received them, or as they are if ``update`` is None.
+            pre: float32 [N, n], predicted at the site before, that collapse the streams with the update written.
+        """
+        if update is not None:
+            streams = expand(streams, *update)
+        return Entry(norm(collapse(streams, pre)), streams, self(streams))
 
     def coefficients(self, mixes: torch.Tensor) -> Coefficients:
         """What is left to do per token after the pass over its streams.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ds41.attention import CacheMemory, Memory, Selection, SequenceMemory
+from ds41.attention import CacheMemory, KernelMemory, Memory, Selection, SequenceMemory
 from ds41.block import Block, Hidden
 from ds41.cache import Cache
 from ds41.cache.storage import check_storage
@@ -192,7 +192,8 @@ class Model(nn.Module):
     def _append(self, tokens: Tokens, cache: Cache, starts: Sequence[int] | None = None) -> Hidden:
         step = tokens.step(cache.lengths)
         hidden, compressed = self._enter(tokens, step, cache.history())
-        hidden = self._run(hidden, CacheMemory(cache), starts)
+        memory = KernelMemory(cache) if KernelMemory.suits(cache) else CacheMemory(cache)
+        hidden = self._run(hidden, memory, starts)
         if compressed is not None:
             cache.write_history(step.sequence, step.position, compressed)
         cache.advance(tokens.counts)
@@ -219,7 +220,7 @@ class Model(nn.Module):
         return hidden
 
     def _logits(self, hidden: Hidden, tokens: torch.Tensor | slice) -> torch.Tensor:
-        return self.head(self.norm(collapse(hidden.streams[tokens], hidden.weights[tokens])))
+        return self.head(self.norm(collapse(hidden.streams_of(tokens), hidden.weights[tokens])))
 
     def _bounded_starts(self, counts: Sequence[int], cache: Cache) -> list[int]:
         """Where each prompt's last window begins; the layers above the last source have no rows before it."""

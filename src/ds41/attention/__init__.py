@@ -3,6 +3,7 @@
 from ds41.attention.attention import Attended, Attention
 from ds41.attention.compressor import Compressor, Entries
 from ds41.attention.indexer import Indexer, IndexKeys, Selection
+from ds41.attention.kernel_memory import KernelMemory
 from ds41.attention.memory import CacheMemory, Memory, SequenceMemory
 from ds41.attention.output import OutputProjection
 from ds41.attention.query import QueryPath
@@ -16,6 +17,7 @@ __all__ = [
     "Entries",
     "IndexKeys",
     "Indexer",
+    "KernelMemory",
     "Memory",
     "OutputProjection",
     "QueryPath",

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ds41.attention import kernel_path
 from ds41.attention.compressor import Compressor
 from ds41.attention.indexer import Indexer, Selection
+from ds41.attention.kernel_memory import KernelMemory
 from ds41.attention.memory import Memory
 from ds41.attention.output import OutputProjection
 from ds41.attention.query import QueryPath
@@ -72,6 +74,8 @@ class Attention(nn.Module):
             x: [N, hidden], normalised. selections: by the layer that made them; this layer adds its own.
             starts: attend only for tokens at or after these positions, one for each sequence; None for all.
         """
+        if isinstance(memory, KernelMemory):
+            return Attended(*kernel_path.attend(self, x, step, memory, selections, starts))
         turn = step.turn(self._frequencies())
         rows, choice = memory.window(self.plan.index, step, self.window(x, turn))
         if self.plan.owns_kv:

@@ -57,6 +57,16 @@ class Selection(NamedTuple):
     candidates: torch.Tensor | None = None
 
 
+def all_visible(visible: torch.Tensor, longest: int) -> Selection:
+    """What a query that sees no more than top-k entries selects, whatever their scores: all of them.
+
+    Args:
+        visible: int64 [N], how many entries each query sees. longest: the most that any sees.
+    """
+    everything = torch.arange(longest, device=visible.device).expand(visible.shape[0], -1)
+    return Selection(torch.where(everything < visible[:, None], everything, -1))
+
+
 class IndexKeys(nn.Module):
     """A latent, neither rotated nor rounded -> its index key, normalised and rotated."""
 
@@ -112,9 +122,7 @@ class Indexer(nn.Module):
             visible = (step.position + 1) // self.plan.ratio
             longest = step.longest // self.plan.ratio
             if longest <= self.config.index_topk:
-                # Everything visible is selected, whatever its score.
-                everything = torch.arange(longest, device=x.device).expand(step.tokens, -1)
-                return Selection(torch.where(everything < visible[:, None], everything, -1))
+                return all_visible(visible, longest)
             asked = self.query(x, latent, turn)
             if candidates is not None:
                 return Selection(self._select_from_pool(asked, step, visible, memory, candidates))
@@ -122,11 +130,18 @@ class Indexer(nn.Module):
 
     def query(self, x: torch.Tensor, latent: torch.Tensor, turn: torch.Tensor) -> IndexQuery:
         """The rotated, rounded queries and the head weights, their two constant factors included."""
-        heads = rotate_by(self.wq_b(latent).unflatten(-1, (self.heads, self.channels)), turn[:, None])
+        heads = self.query_heads(latent, turn)
         if self.rounds_query:
             heads = INDEX_KEY.fake_quantize(heads)
-        factor = self.channels**-0.5 * self.heads**-0.5
-        return IndexQuery(heads.to(torch.float32), self.weights_proj(x).to(torch.float32) * factor)
+        return IndexQuery(heads.to(torch.float32), self.head_weights(x))
+
+    def query_heads(self, latent: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+        """The rotated queries before they are rounded, [N, heads, C]."""
+        return rotate_by(self.wq_b(latent).unflatten(-1, (self.heads, self.channels)), turn[:, None])
+
+    def head_weights(self, x: torch.Tensor) -> torch.Tensor:
+        """How much each head's scores count for each token, float32 [N, heads], two constant factors included."""
+        return self.weights_proj(x).to(torch.float32) * (self.channels**-0.5 * self.heads**-0.5)
 
     def scores(self, asked: IndexQuery, sequence: int, entries: int, memory: Memory) -> torch.Tensor:
         """Scores of queries of one sequence against its first ``entries`` entries, 1 or more: float32 [N, entries]."""

@@ -58,7 +58,7 @@ class GlobalKV:
         check_index("entry", entry, (count,))
         check_shape("main", main, (count, layout.head_dim))
         check_shape("index", index, (count, layout.index_head_dim))
-        page, place = self._locate(layer, sequence, entry)
+        page, place = self.places(layer, sequence, entry)
         # -1 would mean the last page of the pool, somebody else's. One beyond it is refused.
         page = page % (self.pool.pages + 1)
         try:
@@ -105,10 +105,13 @@ class GlobalKV:
         if entry.dim() != 2:
             raise CacheError(f"entry is {list(entry.shape)}; expected [{count}, K]")
         check_index("entry", entry, (count, entry.shape[1]))
-        return rows.gather(*self._locate(layer, sequence[:, None], entry), dtype)
+        return rows.gather(*self.places(layer, sequence[:, None], entry), dtype)
 
-    def _locate(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Page and place in the page; page -1 for entry -1 and where the sequence has no page."""
+    def places(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Page, and place in that page, of int64 entries (broadcast against ``sequence``).
+
+        The page is -1 for entry -1 and where the sequence has no page.
+        """
         per_page = self.pool.layout.source(layer).entries
         column = torch.div(entry, per_page, rounding_mode="floor")
         return self._table.find(sequence, column), entry % per_page

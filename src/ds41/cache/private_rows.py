@@ -11,7 +11,7 @@ from ds41.cache.progress import Progress
 from ds41.cache.ring import Ring
 from ds41.cache.storage import RowCodec, Storage
 from ds41.config import ModelConfig
-from ds41.formats import WINDOW_KV
+from ds41.formats import WINDOW_KV, Packed
 
 # A history entry without a token id: before the sequence, or blocked for n-grams.
 DEAD = -1
@@ -92,6 +92,26 @@ class PrivateRows:
         self._check_window(layer, sequence, position)
         values = self._window_codec.load(self._windows.read(layer, sequence, position), self.dtype)
         return zero_rows(values, position < 0)
+
+    def window_plane(self, layer: int) -> Packed | torch.Tensor:
+        """All window rows of ``layer``, views of the ring: Packed of [rows, bytes], or [rows, head_dim].
+
+        Who writes to it reports it to :meth:`note_window_write` first.
+        """
+        parts = tuple(part[layer] for part in self._windows.parts)
+        return Packed(*parts) if self._window_codec.storage == "packed" else parts[0]
+
+    def window_slots(self, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The rows of :meth:`window_plane` in which positions lie or go, int64, in the shape of the arguments."""
+        return self._windows.slots_of(sequence, position)
+
+    def keep_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor, rows: Packed) -> None:
+        """Put stored rows, Packed of [M, bytes], into their slots; of more than the ring holds the newest stay."""
+        self._windows.write(layer, sequence, position, tuple(rows))
+
+    def note_window_write(self) -> None:
+        """Window rows of the current step are about to be written by other means than :meth:`write_window`."""
+        self._progress.note_write()
 
     def write_open(
         self, layer: int, sequence: torch.Tensor, position: torch.Tensor, value: torch.Tensor, gate: torch.Tensor

@@ -46,7 +46,7 @@ class Ring:
 
         Of rows that share a slot the one with the highest position stays.
         """
-        flat = self._flat(sequence, position)
+        flat = self.slots_of(sequence, position)
         if flat.numel() > self._collision_free:
             keeper = self._keepers(flat, position)
             values = tuple(value.index_select(0, keeper) for value in values)
@@ -55,7 +55,7 @@ class Ring:
 
     def read(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the slots of ``position`` [M] hold, one [M, width] tensor per part."""
-        flat = self._flat(sequence, position)
+        flat = self.slots_of(sequence, position)
         return tuple(part[layer].index_select(0, flat) for part in self.parts)
 
     def copy(self, source: int, target: int) -> None:
@@ -68,7 +68,8 @@ class Ring:
         for part in self.parts:
             part[:, sequence * self.slots : (sequence + 1) * self.slots] = value
 
-    def _flat(self, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    def slots_of(self, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The slot of each position, among those of all sequences."""
         return sequence * self.slots + position % self.slots
 
     def _keepers(self, flat: torch.Tensor, position: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import torch
 
 
-def sparse_attention(
-    query: torch.Tensor, keys: torch.Tensor, usable: torch.Tensor, sink: torch.Tensor
-) -> torch.Tensor:
+def sparse_attention(query: torch.Tensor, keys: torch.Tensor, usable: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
     """``sum exp(a_k) k / (sum exp(a_k) + exp(sink))`` with ``a_k = query . k / sqrt(C)``, in float32.
 
     Args:

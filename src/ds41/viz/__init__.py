@@ -14,6 +14,7 @@ from ds41.viz.engram_explorer import engram_explorer
 from ds41.viz.landing_picture import landing_svg
 from ds41.viz.layer_map import layer_map
 from ds41.viz.ledger_explorer import ledger_explorer
+from ds41.viz.page_walk import page_walk
 from ds41.viz.palette import PALETTE, contrast
 from ds41.viz.plot import Plot, show
 from ds41.viz.prefill_map import prefill_map
@@ -43,6 +44,7 @@ __all__ = [
     "ledger_explorer",
     "live",
     "marks",
+    "page_walk",
     "prefill_map",
     "readable_bytes",
     "route_explorer",

@@ -1,0 +1,178 @@
+// One key of a query at a time: where it is found and what its bytes become. Keys, addresses and running sums come
+// from page_walk.py, which draws the first picture with the same words.
+
+const KINDS = { window: "window row", main: "main entry", none: "no entry" };
+const SHOWN_BYTES = 4;
+const grouped = (number) => number.toLocaleString("en-US");
+
+function keyOf(data, state, number = state.key) {
+  const [kind, token, page, place, codes, scales, first, firstScales] = data.walks[state.query].keys[number];
+  return { kind, token, page, place, codes, scales, first, firstScales, entry: kind === "main" ? Math.floor(token / data.page.ratio) : -1 };
+}
+
+function tileOf(data, state) {
+  const tile = Math.floor(state.key / data.tile);
+  const numbers = [...Array(data.tile).keys()].map((i) => tile * data.tile + i);
+  const keys = numbers.map((number) => keyOf(data, state, number)).filter(({ kind }) => kind !== "none");
+  const pages = [...new Set(keys.filter(({ kind }) => kind === "main").map(({ page }) => page))].sort((a, b) => a - b);
+  return { tile, split: Math.floor(tile / data.part), keys, pages };
+}
+
+const cellClass = (data, state, number) =>
+  `ds-cell ds-${keyOf(data, state, number).kind}-key` +
+  (Math.floor(number / data.tile) === Math.floor(state.key / data.tile) ? " ds-now" : "");
+
+function cellLabel(data, state, number) {
+  const { kind, token } = keyOf(data, state, number);
+  return `Tile ${Math.floor(number / data.tile)}, ${KINDS[kind]}${kind === "none" ? "" : `, token ${token}`}`;
+}
+
+function indexView(data, state) {
+  const { kind, token, place, entry } = keyOf(data, state);
+  if (kind === "window") return `<code>choice[${state.key}] = ${place}</code>, the slot of token ${token} in the ring`;
+  const column = state.key - data.windowTiles * data.tile;
+  const end = kind === "none" ? ", nothing more to select" : `, an entry of layer ${data.layer}`;
+  return `<code>selected[${column}] = ${entry}</code>${end}`;
+}
+
+function tableView(data, state) {
+  const walk = data.walks[state.query];
+  const { kind, page, entry } = keyOf(data, state);
+  const column = kind === "main" ? Math.floor(entry / data.page.entries) : -1;
+  const cells = walk.table
+    .map((held, i) => `<i class="ds-entry${i === column ? " ds-hit-box" : ""}">${held < 0 ? "–" : held}</i>`)
+    .join("");
+  const strip = `<span class="ds-entries" aria-hidden="true">${cells}</span>`;
+  if (kind === "window") return `A ring needs no page table.${strip}`;
+  if (kind === "none") return `The mask stands for page -1: nothing is loaded.${strip}`;
+  return `<code>page_table[${walk.sequence}, ${entry} // ${data.page.entries}] = ${page}</code>${strip}`;
+}
+
+const mark = (share) => `<i class="ds-at" style="left:${(100 * share).toFixed(2)}%"></i>`;
+
+function addressView(data, state) {
+  const walk = data.walks[state.query];
+  const { kind, page, place, codes } = keyOf(data, state);
+  if (kind === "none") return "No address.";
+  const width = data.records[kind][0];
+  if (kind === "window") {
+    const slot = place - walk.sequence * data.slots;
+    return (
+      `<code>${place} × ${width} = ${grouped(codes)}</code>` +
+      `<span class="ds-bar ds-slots" aria-hidden="true">${mark(slot / data.slots)}</span>`
+    );
+  }
+  const boxed = (number) => (number === page ? " ds-hit-box" : walk.table.includes(number) ? " ds-own" : "");
+  const cells = [...Array(data.pool).keys()].map((number) => `<i class="ds-entry${boxed(number)}">${number}</i>`).join("");
+  const parts = planesOf(data).map(([size, kind]) => `<i class="ds-${kind}" style="flex-grow:${size}"></i>`).join("");
+  const marks = ["codes", "scales"].map((plane, i) => mark((data.page[plane] + place * data.records.main[i]) / data.page.bytes));
+  return (
+    `<code>${page} × ${grouped(data.page.bytes)} + ${grouped(data.page.codes)} + ${place} × ${width} = ${grouped(codes)}</code>` +
+    `<span class="ds-entries ds-pool" aria-hidden="true">${cells}</span>` +
+    `<span class="ds-bar" aria-hidden="true">${parts}${marks.join("")}</span>`
+  );
+}
+
+// Codes and scales of one layer lie side by side and are drawn as one.
+function planesOf(data) {
+  const planes = [];
+  for (const [size, kind, layer] of data.page.planes) {
+    const last = planes[planes.length - 1];
+    if (last && last[1] === kind && last[2] === layer) last[0] += size;
+    else planes.push([size, kind, layer]);
+  }
+  return planes;
+}
+
+const hexOf = (byte) => byte.toString(16).toUpperCase().padStart(2, "0");
+
+function loadsView(data, state) {
+  const { kind, first } = keyOf(data, state);
+  if (kind === "none") return "No loads; the lanes of this key hold zeros.";
+  const [codes, scales] = data.records[kind].map((size) => Math.floor(size / data.load));
+  const boxes =
+    [...Array(codes).keys()].map((i) => `<i class="ds-load${i === 0 ? " ds-hit-box" : ""}"></i>`).join("") +
+    '<i class="ds-load ds-scale"></i>'.repeat(scales);
+  const text = `${codes} × ${data.load} bytes of codes, ${scales} × ${data.load} of scales. The first load:`;
+  return `<span class="ds-loads" aria-hidden="true">${boxes}</span>${text} <code class="ds-hex">${first.map(hexOf).join(" ")}</code>`;
+}
+
+function decodedView({ kind, first, firstScales }) {
+  if (kind === "none") return "<p>No key: its weight is 0.</p>";
+  const [element, scale] = kind === "main" ? [TYPES.e2m1, TYPES.e4m3] : [TYPES.e4m3, TYPES.e8m0];
+  const factor = valueOf(scale, firstScales[0]);
+  const cells = first.slice(0, SHOWN_BYTES).map((byte) => {
+    const codes = kind === "main" ? [byte & 15, byte >> 4] : [byte];
+    const bits = codes.map((code) => binary(code, element.bits)).join(" ");
+    return `<li><code>${bits}</code><b>${codes.map((code) => show(valueOf(element, code) * factor, 3)).join(", ")}</b></li>`;
+  });
+  const head = `<p>Scale byte <code>${hexOf(firstScales[0])}</code> (${scale.name}) is ${show(factor, 4)}; codes and values:</p>`;
+  return `${head}<ul class="ds-decoded">${cells.join("")}</ul>`;
+}
+
+function registersView(data, state) {
+  const { tile } = tileOf(data, state);
+  const [largest, total, ...sums] = data.walks[state.query].running[tile];
+  return (
+    decodedView(keyOf(data, state)) +
+    `<p>After tile ${tile}, head 0: maximum <b>${show(largest, 4)}</b>, sum <b>${show(total, 4)}</b>, ` +
+    `accumulator <b>${sums.map((value) => show(value, 3)).join(", ")}, …</b></p>`
+  );
+}
+
+function captionOf(data, state) {
+  const walk = data.walks[state.query];
+  const { tile, split, keys, pages } = tileOf(data, state);
+  const held = keys.length === 1 ? "an entry" : `${keys.length} entries`;
+  let what = `${keys.length} rows of the ring`;
+  if (!keys.length) what = "none of its places holds an entry, so the tile changes nothing";
+  else if (pages.length) what = `${held} from ${pages.length === 1 ? `page ${pages[0]}` : `pages ${pages.join(", ")}`}`;
+  const text = `<b>Tile ${tile}, split ${split}</b>: ${what}. `;
+  if (tile === walk.running.length - 1) {
+    const values = walk.output.map((value) => show(value, 3)).join(", ");
+    return `${text}The last program is done too; the combine adds the sink and writes <b>${values}, …</b>`;
+  }
+  if (tile % data.part === data.part - 1) {
+    return `${text}The program is done: maximum, sum and accumulator go to memory, for the combine.`;
+  }
+  return `${text}Nothing is written to memory yet.`;
+}
+
+function mount(root, data) {
+  const form = root.querySelector("form");
+  const caption = root.querySelector("figcaption");
+  const state = { ...data.first };
+  const { cells, focusable } = cellsOf(root, (cell) => { state.key = Number(cell.dataset.key); focusable(cell); draw(); });
+  const views = { index: indexView, table: tableView, address: addressView, loads: loadsView, registers: registersView };
+
+  function draw() {
+    for (const [name, view] of Object.entries(views)) root.querySelector(`[data-out=${name}]`).innerHTML = view(data, state);
+    cells.forEach((cell, number) => {
+      const { kind, token } = keyOf(data, state, number);
+      cell.className = cellClass(data, state, number);
+      cell.textContent = kind === "none" ? "" : token;
+      cell.setAttribute("aria-pressed", String(number === state.key));
+      cell.setAttribute("aria-label", cellLabel(data, state, number));
+    });
+    // The caption is about the tile, so it stays, unread, while keys of one tile are looked at.
+    const text = captionOf(data, state);
+    if (text !== root.dataset.caption) caption.innerHTML = text;
+    root.dataset.caption = text;
+  }
+
+  function walkTo(tile) {
+    state.key = Math.min(Math.max(tile, 0), cells.length / data.tile - 1) * data.tile;
+    focusable(cells[state.key]);
+    draw();
+  }
+
+  const acts = { back: -1, next: 1 };
+  root.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-act]");
+    if (button) walkTo(Math.floor(state.key / data.tile) + acts[button.dataset.act]);
+  });
+  form.addEventListener("change", (event) => { state.query = Number(event.target.value); draw(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  focusable(cells[state.key]);
+  draw();
+}
