@@ -15,7 +15,7 @@ FLOORS = (
     "tokenizer weight_formats environment kernels",
     "ops",
     "cache mhc_traffic records ledger reads weights roofline systems economics candidates counterfactuals report",
-    "attention hyper_connections moe expert_balance topic_stream engram",
+    "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
     "block model checkpoint flops",
     "generation replay dspark vision",
     "serving training probes",

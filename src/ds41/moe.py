@@ -13,6 +13,8 @@ from torch import nn
 from ds41.config import ConfigError, ModelConfig
 from ds41.expert_balance import expert_load
 from ds41.linear import Linear, Quantization, Storage, check_quantization, quantize_input
+from ds41.ops import choose_backend
+from ds41.ops.operators import operators
 from ds41.precision import float32_linear
 
 # Keeps the sum of the chosen scores from being zero; a constant of its own, not the norms' epsilon.
@@ -58,13 +60,9 @@ class Router(nn.Module):
 
     def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
         """x [N, hidden]; image_mask bool [N], true at every position of an image span, or None for text alone."""
-        scores = sqrt_softplus(float32_linear(x, self.weight, "the router's weight"))
-        bias = self.bias
+        self._check_mask(x, image_mask)
+        scores, bias = sqrt_softplus(self._logits(x)), self.bias
         if image_mask is not None:
-            if image_mask.dtype != torch.bool or image_mask.shape != x.shape[:1]:
-                raise ValueError(
-                    f"image_mask is {image_mask.dtype} {list(image_mask.shape)}; expected torch.bool [{len(x)}]"
-                )
             bias = torch.where(image_mask[:, None], self.bias_vl, self.bias)
         # A stable sort, since topk leaves open which of several equal keys it takes.
         order = torch.sort(scores.detach() + bias, dim=-1, descending=True, stable=True).indices
@@ -73,6 +71,25 @@ class Router(nn.Module):
         if self.renormalizes:
             weights = weights / (weights.sum(-1, keepdim=True) + _RENORM_EPS)
         return Routing(indices, weights * self.scaling_factor, scores)
+
+    def choose(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Indices and weights of :meth:`forward`; without a gradient, by one kernel where kernels run."""
+        if torch.is_grad_enabled() or choose_backend(x.device).name != "triton":
+            return self(x, image_mask)[:2]
+        self._check_mask(x, image_mask)
+        bias_vl = None if image_mask is None else self.bias_vl
+        choice = (self.top_k, self.renormalizes, self.scaling_factor)
+        return operators.route_tokens(self._logits(x), self.bias, bias_vl, image_mask, *choice)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        return float32_linear(x, self.weight, "the router's weight")
+
+    @staticmethod
+    def _check_mask(x: torch.Tensor, image_mask: torch.Tensor | None) -> None:
+        if image_mask is not None and (image_mask.dtype != torch.bool or image_mask.shape != x.shape[:1]):
+            raise ValueError(
+                f"image_mask is {image_mask.dtype} {list(image_mask.shape)}; expected torch.bool [{len(x)}]"
+            )
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]} -> top {self.top_k} of {self.weight.shape[0]}"
@@ -114,22 +131,7 @@ class Experts(nn.Module):
         Returns:
             float32 [N, hidden], summed in float32.
         """
-        # Each (token, choice) is a row; rows of one expert stand together, so an expert is one product.
-        chosen = indices.flatten()
-        order = torch.argsort(chosen, stable=True)
-        counts = expert_load(indices, len(self.w1)).tolist()
-
-        rows = self._round(x.to(self.w1.dtype)).index_select(0, order // indices.shape[1])
-        hidden = swiglu(grouped_product(rows, self.w1, counts), grouped_product(rows, self.w3, counts), self.limit)
-        hidden = hidden * weights.flatten().index_select(0, order)[:, None]
-        rows = grouped_product(self._round(hidden.to(self.w2.dtype)), self.w2, counts)
-
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        return rows.index_select(0, place).view(*indices.shape, x.shape[1]).sum(1, dtype=torch.float32)
-
-    def _round(self, x: torch.Tensor) -> torch.Tensor:
-        return quantize_input(x) if self.rounds_input else x
+        return routed_sum(x, indices, weights, (self.w1, self.w2, self.w3), self.limit, self.rounds_input)
 
     def extra_repr(self) -> str:
         experts, intermediate, hidden = self.w1.shape
@@ -179,8 +181,7 @@ class MoE(nn.Module):
 
     def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
         """x [N, hidden], image_mask bool [N] or None -> [N, hidden] in the type of ``x``, cast once from float32."""
-        routing = self.gate(x, image_mask)
-        out = self.experts(x, routing.indices, routing.weights)
+        out = self.experts(x, *self.gate.choose(x, image_mask))
         if self.shared_experts is not None:
             out = out + self.shared_experts(x)
         return out.to(x.dtype)
@@ -197,6 +198,37 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Tensor:
     """``silu(gate) * up`` in float32; the gate is clamped from above only, the up branch on both sides."""
     gate = gate.to(torch.float32).clamp(max=limit)
     return nn.functional.silu(gate) * up.to(torch.float32).clamp(-limit, limit)
+
+
+def routed_sum(
+    x: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+    matrices: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    limit: float,
+    rounds_input: bool,
+) -> torch.Tensor:
+    """Weighted sum of each token's experts, float32 [N, hidden], summed in float32.
+
+    Args:
+        x: [N, hidden]. indices: int64 [N, k]. weights: float32 [N, k]. limit: of :func:`swiglu`.
+        matrices: w1 [E, I, hidden], w2 [E, hidden, I], w3 [E, I, hidden]. rounds_input: round their inputs to FP8.
+    """
+    w1, w2, w3 = matrices
+    # Each (token, choice) is a row; rows of one expert stand together, so an expert is one product.
+    chosen = indices.flatten()
+    order = torch.argsort(chosen, stable=True)
+    counts = expert_load(indices, len(w1)).tolist()
+
+    x = x.to(w1.dtype)
+    rows = (quantize_input(x) if rounds_input else x).index_select(0, order // indices.shape[1])
+    hidden = swiglu(grouped_product(rows, w1, counts), grouped_product(rows, w3, counts), limit)
+    hidden = (hidden * weights.flatten().index_select(0, order)[:, None]).to(w2.dtype)
+    rows = grouped_product(quantize_input(hidden) if rounds_input else hidden, w2, counts)
+
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    return rows.index_select(0, place).view(*indices.shape, x.shape[1]).sum(1, dtype=torch.float32)
 
 
 def grouped_product(rows: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:

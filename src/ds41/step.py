@@ -80,8 +80,7 @@ class Step:
         """The tokens at or after ``starts`` (one for each sequence), and their flat indices in this step."""
         firsts = [max(first, start) for first, start in zip(self.firsts, starts, strict=True)]
         counts = [
-            max(0, first + count - kept)
-            for first, count, kept in zip(self.firsts, self.counts, firsts, strict=True)
+            max(0, first + count - kept) for first, count, kept in zip(self.firsts, self.counts, firsts, strict=True)
         ]
         limits = torch.tensor(starts, device=self.position.device)
         kept = torch.nonzero(self.position >= limits[self.sequence]).squeeze(1)

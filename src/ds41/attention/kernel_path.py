@@ -45,7 +45,7 @@ def attend(
         step, kept = step.from_position(starts)
         x, turn, choice = x[kept], turn[kept], choice[kept]
     query = layer.query
-    latent = operators().rms_norm_rows(query.wq_a(x), query.q_norm.weight, query.q_norm.eps)
+    latent = operators.rms_norm_rows(query.wq_a(x), query.q_norm.weight, query.q_norm.eps)
     queries = query.wq_b(latent).unflatten(-1, (query.heads, query.channels))
     if plan.owns_selection:
         source = selections.get(plan.candidate_source)
@@ -53,7 +53,7 @@ def attend(
         selections[plan.index] = select(layer.indexer, x, latent, turn, step, memory, pool)
     main = memory.cache.pool.main_plane(plan.kv_source) if plan.ratio else Packed(None, None)
     selected = selections[plan.index_source].entries if plan.ratio else choice[:, :0]
-    heads = operators().sparse_attention_packed(
+    heads = operators.sparse_attention_packed(
         rotate_by(queries, turn[:, None]),
         layer.attn_sink,
         window.rows.codes,
@@ -86,7 +86,7 @@ def select(
     longest = step.longest // plan.ratio
     if longest <= config.index_topk:
         return all_visible(visible, longest)
-    asked = Packed(*operators().encode_blocks(indexer.query_heads(latent, turn), **_layout(INDEX_KEY)))
+    asked = Packed(*operators.encode_blocks(indexer.query_heads(latent, turn), **_layout(INDEX_KEY)))
     weight = indexer.head_weights(x)
     keys = memory.cache.pool.index_plane(plan.kv_source)
     stored = (keys.codes, keys.scales, memory.cache.page_table)
@@ -100,14 +100,14 @@ def select(
         sequence, seen = step.sequence[part], visible[part]
         if candidates is None:
             one = sum(count > 0 for count in step.counts) == 1 and step.tokens > 1
-            scores = operators().index_scores_packed(*query, *stored, sequence, seen, longest, one)
-            chosen.append(operators().select_top(scores, config.index_topk))
+            scores = operators.index_scores_packed(*query, *stored, sequence, seen, longest, one)
+            chosen.append(operators.select_top(scores, config.index_topk))
             if publishes:
-                pools.append(operators().select_blocks(scores, seen, block, budget))
+                pools.append(operators.select_blocks(scores, seen, block, budget))
             continue
         entries = entries_of_blocks(candidates[part], block, seen)
-        scores = operators().index_scores_of_pool_packed(*query, *stored, sequence, seen, candidates[part], block)
-        columns = operators().select_top(scores, config.index_topk)
+        scores = operators.index_scores_of_pool_packed(*query, *stored, sequence, seen, candidates[part], block)
+        columns = operators.select_top(scores, config.index_topk)
         chosen.append(torch.where(columns < 0, -1, entries.gather(1, columns.clamp(min=0))))
     empty = visible.new_empty(0, config.index_topk)
     return Selection(torch.cat(chosen) if chosen else empty, torch.cat(pools) if pools else None)
@@ -115,7 +115,7 @@ def select(
 
 def _write_window(layer: Attention, x: torch.Tensor, turn: torch.Tensor, window: WindowPlane) -> None:
     part = layer.window
-    operators().write_rows(
+    operators.write_rows(
         part.wkv(x),
         part.kv_norm.weight,
         part.kv_norm.eps,
@@ -144,15 +144,15 @@ def _write_entries(layer: Attention, x: torch.Tensor, step: Step, memory: Kernel
     destination = (latent, turn.real, turn.imag, main.codes, main.scales)
     norm = (part.norm.weight, part.norm.eps)
     if plan.ratio == 1:
-        operators().write_rows(part.wkv(x), *norm, *destination, page, place, **_layout(MAIN_KV))
+        operators.write_rows(part.wkv(x), *norm, *destination, page, place, **_layout(MAIN_KV))
     else:
         page = torch.where(step.position % plan.ratio == plan.ratio - 1, page, -1)
         value, gate = part.wkv(x), part.wgate(x)
         waiting = memory.open_rows(plan.index, step, value, gate)
-        operators().write_pooled_rows(
-            value, gate, *waiting, _partners(step), *norm, *destination, page, place, **_layout(MAIN_KV)
+        operators.write_pooled(
+            value, gate, *waiting, *_pairs(step, page), *norm, *destination, page, place, **_layout(MAIN_KV)
         )
-    operators().write_rows(
+    operators.write_rows(
         keys.wk(latent),
         keys.k_norm.weight,
         keys.k_norm.eps,
@@ -167,11 +167,15 @@ def _write_entries(layer: Attention, x: torch.Tensor, step: Step, memory: Kernel
     )
 
 
-def _partners(step: Step) -> torch.Tensor:
-    """Where each token's predecessor stands: the rows that waited, one a sequence, then those of the step."""
+def _pairs(step: Step, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first and the second token of the pair that each token closes; page -1: it closes none.
+
+    First tokens are counted with the rows that waited, one a sequence, before those of the step.
+    """
     sequences = len(step.counts)
     flat = torch.arange(step.tokens, device=step.position.device)
-    return torch.where(step.position == step.first_position[step.sequence], step.sequence, sequences + flat - 1)
+    begins = step.position == step.first_position[step.sequence]
+    return torch.where(begins, step.sequence, sequences + flat - 1), torch.where(page < 0, -1, flat)
 
 
 def _layout(block_format: BlockFormat) -> dict:

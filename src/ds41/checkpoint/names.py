@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import torch
 
+from ds41.checkpoint.files import CheckpointError
 from ds41.model import Model
+from ds41.packed_experts import PackedExperts
 
 _ATTENTION_GROUPS = ("query", "window", "keys", "output")
 
 
 def model_weights(model: Model) -> dict[str, torch.Tensor]:
-    """Official name -> the parameter's memory, or that of one expert in it; nothing is copied."""
+    """Official name -> the parameter's memory, or that of one expert in it; nothing is copied.
+
+    Raises:
+        CheckpointError: the experts are packed.
+    """
+    if any(isinstance(module, PackedExperts) for module in model.modules()):
+        raise CheckpointError("the model's experts are packed for inference; save it before pack_experts()")
     found = {}
     for path, parameter in model.named_parameters():
         tensor = parameter.detach()

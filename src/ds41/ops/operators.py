@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 
 import torch
@@ -86,27 +85,46 @@ def _blocks(scores, visible, block, budget):
     return scores.new_empty((scores.shape[0], min(budget, -(-scores.shape[1] // block))), dtype=torch.int64)
 
 
+def _routed(logits, bias, bias_vl, image_mask, top_k, renormalize, scaling):
+    shape = (logits.shape[0], top_k)
+    return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape)
+
+
+def _summed(x, *rest, **named):
+    return x.new_empty(x.shape, dtype=torch.float32)
+
+
 OPERATORS = {
     "encode_blocks": Operator(_encode, _encoded),
     "decode_blocks": Operator(_decode, _decoded),
     "rms_norm_rows": Operator("norm", _rows_like),
     "write_rows": Operator("cache_write", _nothing, ("codes", "scales", "latent")),
-    "write_pooled_rows": Operator("pooled_write", _nothing, ("codes", "scales", "latent")),
+    "write_pooled": Operator("pooled_write", _nothing, ("codes", "scales", "latent")),
     "sparse_attention_packed": Operator("sparse_attention", _attended),
     "index_scores_packed": Operator("index_scores", _scores),
     "index_scores_of_pool_packed": Operator("index_scores", _pool_scores),
     "select_top": Operator("selection", _top),
     "select_blocks": Operator("selection", _blocks),
+    "route_tokens": Operator("router", _routed),
+    "experts_packed": Operator("grouped_experts", _summed),
 }
 
 
-@lru_cache(maxsize=1)
-def operators():
-    """The namespace ``torch.ops.ds41`` with every operator registered."""
-    for name, operator in OPERATORS.items():
+class _Operators:
+    """``torch.ops.ds41``, where an operator is registered when it is first asked for."""
+
+    def __getattr__(self, name: str):
+        if name not in OPERATORS:
+            raise AttributeError(f"there is no operator {name!r}; there are {', '.join(OPERATORS)}")
+        operator = OPERATORS[name]
         wrapper = operator.wrapper
         if isinstance(wrapper, str):
             wrapper = getattr(import_module(f"ds41.kernels.{wrapper}"), name)
         registered = torch.library.custom_op(f"ds41::{name}", wrapper, mutates_args=operator.mutates)
         registered.register_fake(operator.shapes)
-    return torch.ops.ds41
+        found = getattr(torch.ops.ds41, name)
+        setattr(self, name, found)
+        return found
+
+
+operators = _Operators()

@@ -1,5 +1,5 @@
 // One key of a query at a time: where it is found and what its bytes become. Keys, addresses and running sums come
-// from page_walk.py, which draws the first picture with the same words.
+// from page_walk.py; page_views.py draws the first picture with the same words.
 
 const KINDS = { window: "window row", main: "main entry", none: "no entry" };
 const SHOWN_BYTES = 4;
@@ -42,13 +42,13 @@ function tableView(data, state) {
   const cells = walk.table
     .map((held, i) => `<i class="ds-entry${i === column ? " ds-hit-box" : ""}">${held < 0 ? "–" : held}</i>`)
     .join("");
-  const strip = `<span class="ds-entries" aria-hidden="true">${cells}</span>`;
+  const strip = `<small>Row ${walk.sequence} of the page table:</small><span class="ds-entries" aria-hidden="true">${cells}</span>`;
   if (kind === "window") return `A ring needs no page table.${strip}`;
   if (kind === "none") return `The mask stands for page -1: nothing is loaded.${strip}`;
   return `<code>page_table[${walk.sequence}, ${entry} // ${data.page.entries}] = ${page}</code>${strip}`;
 }
 
-const mark = (share) => `<i class="ds-at" style="left:${(100 * share).toFixed(2)}%"></i>`;
+const mark = (at, of) => `<i class="ds-at" style="left:calc(100% * ${at} / ${of})"></i>`;
 
 function addressView(data, state) {
   const walk = data.walks[state.query];
@@ -59,16 +59,19 @@ function addressView(data, state) {
     const slot = place - walk.sequence * data.slots;
     return (
       `<code>${place} × ${width} = ${grouped(codes)}</code>` +
-      `<span class="ds-bar ds-slots" aria-hidden="true">${mark(slot / data.slots)}</span>`
+      `<small>This sequence’s ring of ${data.slots} slots:</small>` +
+      `<span class="ds-bar ds-slots" aria-hidden="true">${mark(slot, data.slots)}</span>`
     );
   }
   const boxed = (number) => (number === page ? " ds-hit-box" : walk.table.includes(number) ? " ds-own" : "");
   const cells = [...Array(data.pool).keys()].map((number) => `<i class="ds-entry${boxed(number)}">${number}</i>`).join("");
   const parts = planesOf(data).map(([size, kind]) => `<i class="ds-${kind}" style="flex-grow:${size}"></i>`).join("");
-  const marks = ["codes", "scales"].map((plane, i) => mark((data.page[plane] + place * data.records.main[i]) / data.page.bytes));
+  const marks = ["codes", "scales"].map((plane, i) => mark(data.page[plane] + place * data.records.main[i], data.page.bytes));
   return (
     `<code>${page} × ${grouped(data.page.bytes)} + ${grouped(data.page.codes)} + ${place} × ${width} = ${grouped(codes)}</code>` +
-    `<span class="ds-entries ds-pool" aria-hidden="true">${cells}</span>` +
+    `<small>The pool; framed pages are this sequence’s:</small>` +
+    `<span class="ds-entries" aria-hidden="true">${cells}</span>` +
+    `<small>The page, to scale; marks at codes and scales of row ${place}:</small>` +
     `<span class="ds-bar" aria-hidden="true">${parts}${marks.join("")}</span>`
   );
 }
@@ -89,7 +92,7 @@ const hexOf = (byte) => byte.toString(16).toUpperCase().padStart(2, "0");
 function loadsView(data, state) {
   const { kind, first } = keyOf(data, state);
   if (kind === "none") return "No loads; the lanes of this key hold zeros.";
-  const [codes, scales] = data.records[kind].map((size) => Math.floor(size / data.load));
+  const [codes, scales] = data.records[kind].map((size) => Math.ceil(size / data.load));
   const boxes =
     [...Array(codes).keys()].map((i) => `<i class="ds-load${i === 0 ? " ds-hit-box" : ""}"></i>`).join("") +
     '<i class="ds-load ds-scale"></i>'.repeat(scales);
