@@ -15,7 +15,7 @@ from torch import nn
 from ds41.attention import Attention, Memory, Selection
 from ds41.config import LayerPlan, ModelConfig
 from ds41.engram import Engram
-from ds41.hyper_connections import Coefficients, HyperConnection, Update, collapse, expand
+from ds41.hyper_connections import Coefficients, HyperConnection, Update, collapse, expand, leave
 from ds41.linear import Quantization
 from ds41.moe import MoE
 from ds41.norm import RMSNorm
@@ -42,12 +42,12 @@ class Hidden:
         """The streams with the update written, [N, n, hidden]."""
         return self.received if self.update is None else expand(self.received, *self.update)
 
-    def streams_of(self, tokens: torch.Tensor | slice) -> torch.Tensor:
-        """The same for some of the tokens, [len(tokens), n, hidden]."""
-        if self.update is None:
-            return self.received[tokens]
-        y, coefficients = self.update
-        return expand(self.received[tokens], y[tokens], Coefficients(*(part[tokens] for part in coefficients)))
+    def out_of(self, tokens: torch.Tensor | slice, norm: RMSNorm) -> torch.Tensor:
+        """The way out for some of the tokens: their streams collapsed and normalised, [len(tokens), hidden]."""
+        update = self.update
+        if update is not None:
+            update = Update(update.y[tokens], Coefficients(*(part[tokens] for part in update.coefficients)))
+        return leave(self.received[tokens], update, self.weights[tokens], norm)
 
     def settled(self) -> Hidden:
         """The same, with nothing left to write."""

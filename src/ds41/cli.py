@@ -146,6 +146,7 @@ def _doctor(options: argparse.Namespace) -> int:
         found = environment.prepare(options.device)
         print(found.report())
         from ds41 import ops
+        from ds41.ops.operators import OPERATORS
 
         backend = ops.choose_backend(found.device)
     except (RuntimeError, ValueError) as error:
@@ -153,4 +154,5 @@ def _doctor(options: argparse.Namespace) -> int:
         print(f"ds41: {error}", file=sys.stderr)
         return 2
     print(f"backend {backend.name}: {backend.reason}")
+    print(f"operators with a kernel (torch.ops.ds41): {', '.join(sorted(OPERATORS))}")
     return 0

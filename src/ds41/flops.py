@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from torch.utils.flop_counter import FlopCounterMode
-
 from ds41.config import LayerPlan, ModelConfig
 from ds41.ledger import check_tokens
 
@@ -177,6 +175,9 @@ def layer_flops(config: ModelConfig, plan: LayerPlan, work: Work) -> Flops:
 
 def measure(run: Callable[[], object]) -> Flops:
     """What torch's counter sees while ``run`` runs products of one :class:`ds41.model.Model`."""
+    # Not before it is needed: it imports triton, and by then the interpreter must have been chosen.
+    from torch.utils.flop_counter import FlopCounterMode
+
     with FlopCounterMode(display=False) as counter:
         run()
     seen = dict.fromkeys(PARTS, 0)

@@ -25,7 +25,12 @@ from torch import nn
 
 from ds41.config import ModelConfig
 from ds41.norm import RMSNorm
+from ds41.ops import choose_backend
+from ds41.ops.operators import operators
 from ds41.precision import float32_linear, without_autocast
+
+# The published number of streams, and the only one that the fused kernel is written for.
+_KERNEL_STREAMS = 4
 
 
 class Coefficients(NamedTuple):
@@ -102,6 +107,10 @@ class HyperConnection(nn.Module):
             streams: [N, n, d], as the site before received them, or as they are if ``update`` is None.
             pre: float32 [N, n], predicted at the site before, that collapse the streams with the update written.
         """
+        if runs_on_kernels(streams):
+            predictor = (self.fn, self.base, self.scale, norm.weight, norm.eps, self.eps, self.iterations)
+            x, streams, *found = operators.hyper_connection_site(streams, *_parts(update), pre, *predictor)
+            return Entry(x, streams, Coefficients(*found))
         if update is not None:
             streams = expand(streams, *update)
         return Entry(norm(collapse(streams, pre)), streams, self(streams))
@@ -164,6 +173,25 @@ def expand(streams: torch.Tensor, y: torch.Tensor, coefficients: Coefficients) -
     with without_autocast(streams.device):
         mixed = torch.bmm(comb.transpose(1, 2), streams.to(torch.float32))
         return mixed.addcmul_(post[:, :, None], y[:, None].to(torch.float32)).to(streams.dtype)
+
+
+def leave(streams: torch.Tensor, update: Update | None, pre: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+    """The way out after the last site: write its update, collapse, normalise; arguments of
+    :meth:`HyperConnection.enter` -> [N, d]."""
+    if runs_on_kernels(streams):
+        return operators.hyper_collapse(streams, *_parts(update), pre, norm.weight, norm.eps)
+    return norm(collapse(streams if update is None else expand(streams, *update), pre))
+
+
+def runs_on_kernels(streams: torch.Tensor) -> bool:
+    """Whether the sweep between two sublayers is one kernel here: for four streams, without a gradient."""
+    if torch.is_grad_enabled() or streams.shape[1] != _KERNEL_STREAMS:
+        return False
+    return choose_backend(streams.device).name == "triton"
+
+
+def _parts(update: Update | None) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    return (None, None, None) if update is None else (update.y, update.coefficients.post, update.coefficients.comb)
 
 
 def repeat_to_streams(x: torch.Tensor, n: int) -> torch.Tensor:

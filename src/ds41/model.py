@@ -19,7 +19,7 @@ from ds41.cache import Cache
 from ds41.cache.storage import check_storage
 from ds41.config import ModelConfig
 from ds41.engram import Hasher, look_back, new_history
-from ds41.hyper_connections import collapse, first_weights, repeat_to_streams
+from ds41.hyper_connections import first_weights, repeat_to_streams
 from ds41.linear import Linear, Quantization, check_quantization
 from ds41.norm import RMSNorm
 from ds41.step import Step
@@ -220,7 +220,7 @@ class Model(nn.Module):
         return hidden
 
     def _logits(self, hidden: Hidden, tokens: torch.Tensor | slice) -> torch.Tensor:
-        return self.head(self.norm(collapse(hidden.streams_of(tokens), hidden.weights[tokens])))
+        return self.head(hidden.out_of(tokens, self.norm))
 
     def _bounded_starts(self, counts: Sequence[int], cache: Cache) -> list[int]:
         """Where each prompt's last window begins; the layers above the last source have no rows before it."""

@@ -18,6 +18,8 @@ from torch import nn
 
 from ds41.config import ConfigError, ModelConfig
 from ds41.engram.history import DEAD
+from ds41.ops import choose_backend
+from ds41.ops.operators import operators
 
 _INT64_MAX = 2**63 - 1
 _SEED_STEP = 10007
@@ -141,6 +143,10 @@ class Hasher(nn.Module):
             raise ValueError(f"windows are {list(windows.shape)}; expected [tokens, {self.multipliers.shape[1]}]")
         if validate:
             _check_range("compressed id", windows, DEAD, self.config.engram_compressed_vocab_size)
+        if choose_backend(windows.device).name == "triton":
+            constants = (self.multipliers, self.primes, self.offsets)
+            rows = operators.hash_rows(windows.contiguous(), *constants, self.pad_id)
+            return dict(zip(self.config.engram_layer_ids, rows.unbind(), strict=True))
         blocked = (windows == DEAD).cumsum(1) > 0
         products = windows.masked_fill(blocked, self.pad_id) * self.multipliers[:, None]
         mixed, hashes = products[..., 0], []

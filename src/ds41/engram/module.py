@@ -11,6 +11,8 @@ from torch import nn
 from ds41.config import ModelConfig
 from ds41.engram.table import EngramTable
 from ds41.linear import Linear, Quantization, check_quantization
+from ds41.ops import choose_backend
+from ds41.ops.operators import operators
 
 # Below this the match no longer moves the gate: the square root's slope would grow without bound.
 _SMALLEST_MATCH = 1e-6
@@ -86,6 +88,9 @@ class Engram(nn.Module):
         expected = (row_ids.shape[0], *self.q_weight.shape)
         if tuple(streams.shape) != expected:
             raise ValueError(f"streams are {list(streams.shape)}; expected {list(expected)}, tokens as in row_ids")
+        if not torch.is_grad_enabled() and choose_backend(streams.device).name == "triton":
+            projected = self.wkv(self.embed(row_ids))
+            return operators.engram_write(streams, projected, self.q_weight, self.k_weight, image_mask, self.eps)
         keys, value = self.keys_and_value(row_ids)
         gate = self.gate(streams, keys, image_mask)
         return (streams.float() + gate[..., None] * value.float()[:, None]).to(streams.dtype)

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from ds41.formats import WINDOW_KV, Packed
+from ds41.ops import choose_backend
+from ds41.ops.operators import operators
 
 Bytes = torch.Tensor | np.ndarray
 
@@ -45,6 +47,9 @@ class StoredRows:
 
     def read(self, row_ids: torch.Tensor) -> torch.Tensor:
         """The rows' values, [..., head_dim], on the device of ``row_ids``."""
+        if _on_kernels(self.codes, row_ids):
+            rows = operators.engram_rows(self.codes, self.scales, row_ids, self.dtype)
+            return rows.view(*row_ids.shape, self.codes.shape[1])
         packed = Packed(_take(self.codes, row_ids), _take(self.scales, row_ids))
         return WINDOW_KV.decode(packed, self.dtype)
 
@@ -97,6 +102,13 @@ class EngramTable(nn.Module):
         outside = (row_ids < 0) | (row_ids >= rows)
         if bool(outside.any()):
             raise ValueError(f"row {int(row_ids[outside][0])} does not exist; the table has rows 0 to {rows - 1}")
+
+
+def _on_kernels(stored: Bytes, row_ids: torch.Tensor) -> bool:
+    """Whether the bytes lie where a kernel can gather them."""
+    if isinstance(stored, np.ndarray) or stored.device != row_ids.device:
+        return False
+    return choose_backend(row_ids.device).name == "triton"
 
 
 def _take(stored: Bytes, row_ids: torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,24 @@ def _summed(x, *rest, **named):
     return x.new_empty(x.shape, dtype=torch.float32)
 
 
+def _site(streams, y, post, comb, pre, *rest, **named):
+    rows, n, width = streams.shape
+    coefficients = (pre.new_empty(rows, n), pre.new_empty(rows, n), pre.new_empty(rows, n, n))
+    return streams.new_empty(rows, width), streams.new_empty(streams.shape), *coefficients
+
+
+def _collapsed(streams, *rest, **named):
+    return streams.new_empty(streams.shape[0], streams.shape[2])
+
+
+def _hashed(windows, multipliers, primes, offsets, pad_id):
+    return windows.new_empty(offsets.shape[0], windows.shape[0], offsets.shape[1])
+
+
+def _looked_up(codes, scales, row_ids, dtype=torch.bfloat16):
+    return codes.new_empty((row_ids.shape[0], row_ids.shape[1] * codes.shape[1]), dtype=dtype)
+
+
 OPERATORS = {
     "encode_blocks": Operator(_encode, _encoded),
     "decode_blocks": Operator(_decode, _decoded),
@@ -105,6 +123,11 @@ OPERATORS = {
     "index_scores_of_pool_packed": Operator("index_scores", _pool_scores),
     "select_top": Operator("selection", _top),
     "select_blocks": Operator("selection", _blocks),
+    "hyper_connection_site": Operator("hyper_connections", _site),
+    "hyper_collapse": Operator("hyper_connections", _collapsed),
+    "hash_rows": Operator("engram", _hashed),
+    "engram_rows": Operator("engram", _looked_up),
+    "engram_write": Operator("engram_write", _rows_like),
     "route_tokens": Operator("router", _routed),
     "experts_packed": Operator("grouped_experts", _summed),
 }
