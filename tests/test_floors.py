@@ -14,7 +14,8 @@ FLOORS = (
     "config config_checks config_files small_floats formats comparison_formats rope norm linear precision step tokens "
     "tokenizer weight_formats environment kernels",
     "ops",
-    "cache mhc_traffic records ledger reads weights roofline systems economics candidates counterfactuals report",
+    "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
+    "economics candidates counterfactuals report",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
     "block model checkpoint flops",
     "generation replay dspark vision",

@@ -61,7 +61,11 @@ class Router(nn.Module):
     def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
         """x [N, hidden]; image_mask bool [N], true at every position of an image span, or None for text alone."""
         self._check_mask(x, image_mask)
-        scores, bias = sqrt_softplus(self._logits(x)), self.bias
+        return self.route(self._logits(x), image_mask)
+
+    def route(self, logits: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
+        """The choice by the experts' logits, float32 [N, E]."""
+        scores, bias = sqrt_softplus(logits), self.bias
         if image_mask is not None:
             bias = torch.where(image_mask[:, None], self.bias_vl, self.bias)
         # A stable sort, since topk leaves open which of several equal keys it takes.
