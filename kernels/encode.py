@@ -12,18 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .blocks import encode_tile
 from .launch import CompileCase, Launch
-from .numbers import (
-    INFINITY_BITS,
-    as_float,
-    e2m1_of_quotient,
-    e4m3_of_magnitude,
-    e4m3_of_sixth,
-    e4m3_to_float,
-    e8m0_not_below,
-    e8m0_to_float,
-    float_bits,
-)
+from .numbers import INFINITY_BITS, float_bits
 from .tiles import FLOAT_TYPES, NUM_WARPS, Tiling, as_rows, check_format, element_bits
 
 
@@ -51,7 +42,8 @@ def encode_kernel(
     block mean nothing.
     """
     TILE_BLOCKS: tl.constexpr = TILE_CHANNELS // BLOCK
-    LARGEST: tl.constexpr = 6.0 if ELEMENT == "e2m1" else 448.0
+    ROW_BYTES: tl.constexpr = CHANNELS // 2 if ELEMENT == "e2m1" else CHANNELS
+    TILE_BYTES: tl.constexpr = TILE_CHANNELS // 2 if ELEMENT == "e2m1" else TILE_CHANNELS
     row = tl.program_id(0).to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)[:, None]
     channel = tl.program_id(1) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)[None, :]
     x = tl.load(
@@ -59,48 +51,18 @@ def encode_kernel(
         mask=(row < rows) & (channel < CHANNELS),
         other=0.0,
     )
-    bits = float_bits(x).reshape(TILE_ROWS, TILE_BLOCKS, BLOCK)
-    magnitude_bits = bits & 0x7FFFFFFF
-
-    # Non-negative floats order as their bits do, and NaN lies above infinity: an integer maximum finds the largest
-    # magnitude and whether all are finite, and means the same on a GPU and under the interpreter.
-    amax_bits = tl.max(magnitude_bits, axis=2)
-    amax = tl.maximum(as_float(amax_bits), AMAX_FLOOR)
-    if SCALE == "e4m3":
-        tl.static_assert(ELEMENT == "e2m1")
-        scale_code = e4m3_of_sixth(float_bits(amax))
-        scale = e4m3_to_float(scale_code)
-    else:
-        # By the fp32 reciprocal, as in the released code. A division would end at the same power of two for every amax.
-        scale_code = e8m0_not_below(float_bits(amax * (1 / LARGEST)))
-        scale = e8m0_to_float(scale_code)
-
+    code_bytes, scale_code, amax_bits = encode_tile(
+        float_bits(x), ELEMENT, SCALE, BLOCK, AMAX_FLOOR, TILE_ROWS, TILE_CHANNELS
+    )
     block = tl.program_id(1) * TILE_BLOCKS + tl.arange(0, TILE_BLOCKS)[None, :]
     block_mask = (row < rows) & (block < CHANNELS // BLOCK)
     tl.store(scales_ptr + (row * (CHANNELS // BLOCK) + block), scale_code.to(tl.uint8), mask=block_mask)
     if CHECK:
         places = not_finite_ptr + tl.zeros([TILE_ROWS, TILE_BLOCKS], tl.int64)
         tl.store(places, 1, mask=amax_bits >= INFINITY_BITS)
-
-    if ELEMENT == "e2m1":
-        code = e2m1_of_quotient(as_float(magnitude_bits), scale[:, :, None]) | ((bits >> 28) & 8)
-        even, odd = tl.split(code.reshape(TILE_ROWS, TILE_CHANNELS // 2, 2))
-        byte = tl.program_id(1) * (TILE_CHANNELS // 2) + tl.arange(0, TILE_CHANNELS // 2)[None, :]
-        tl.store(
-            codes_ptr + (row * (CHANNELS // 2) + byte),
-            (even | (odd << 4)).to(tl.uint8),
-            mask=(row < rows) & (byte < CHANNELS // 2),
-        )
-    else:
-        # The reciprocal of a power of two is exact, and so is the product down to far below the smallest code.
-        reciprocal = as_float((254 - scale_code) << 23)
-        scaled = float_bits(as_float(magnitude_bits) * reciprocal[:, :, None])
-        code = e4m3_of_magnitude(scaled) | ((bits >> 24) & 0x80)
-        tl.store(
-            codes_ptr + (row * CHANNELS + channel),
-            code.reshape(TILE_ROWS, TILE_CHANNELS).to(tl.uint8),
-            mask=(row < rows) & (channel < CHANNELS),
-        )
+    byte = tl.program_id(1) * TILE_BYTES + tl.arange(0, TILE_BYTES)[None, :]
+    byte_mask = (row < rows) & (byte < ROW_BYTES)
+    tl.store(codes_ptr + (row * ROW_BYTES + byte), code_bytes.to(tl.uint8), mask=byte_mask)
 
 
 def encode_launch(

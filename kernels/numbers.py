@@ -126,3 +126,18 @@ def bf16_of_float(x, EXACT: tl.constexpr):
         # The payload of a NaN could carry into its sign and beyond.
         upper = tl.where(x == x, upper, 0x7FC0)
     return upper.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def to_float(x):
+    """fp32 of fp32, bf16 or fp16 numbers; exact."""
+    return as_float(float_bits(x))
+
+
+@triton.jit
+def to_type(x, dtype: tl.constexpr):
+    """fp32 rounded to fp32, bf16 or fp16, in that type."""
+    if dtype == tl.bfloat16:
+        return bf16_of_float(x, EXACT=False)
+    else:
+        return x.to(dtype)

@@ -25,10 +25,11 @@ MAKERS = {
     "routes": viz.route_explorer,
     "sweeps": viz.sweep_walk,
     "prefill": viz.prefill_map,
+    "pages": viz.page_walk,
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
 }
-SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill"]
+SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill", "pages"]
 # What each host sets, on <html> and on <body>, in a given theme.
 HOSTS = {
     "book": lambda theme: ({"data-theme": theme, "data-mode": theme}, {}),
