@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 from kernel_cases import Case, cases, differences, on_torch
-from rich.console import Console
-from rich.table import Table
 from timing import machine
 
 from ds41 import ModelConfig
@@ -72,6 +70,9 @@ def _row(case: Case, sheet) -> Row:
 
 
 def print_rows(rows: list[Row], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title)
     for heading in ("kernel", "MB", "GFLOP", "ms", "of floor", "torch, ms", "difference"):
         table.add_column(heading, justify="left" if heading == "kernel" else "right")
@@ -89,6 +90,9 @@ def print_rows(rows: list[Row], title: str) -> None:
 
 
 def print_floors(floors: list[KernelFloor], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title)
     for heading in ("kernel", "MB", "GFLOP", "FLOP/B", *(f"{name}, us" for name in DEVICES)):
         table.add_column(heading, justify="left" if heading == "kernel" else "right")

@@ -1,167 +1,161 @@
 #!/usr/bin/env python3
-"""Everything that only a GPU can show, as one program: are the kernels right on it, bit for bit, and how fast.
+"""Everything that only a GPU can show, as one program of under six minutes: are the kernels right on it, how fast.
 
-    python ci/gpu_check.py                      kernel tests, comparison with the reference, times; one table
-    python ci/gpu_check.py --skip-tests         without the kernel tests, where there is no pytest
-    python ci/gpu_check.py --rows 65536 --channels 512
+    python ci/gpu_check.py                 tests, formats, kernels, launches, a layer as a graph, and the chapters
+    python ci/gpu_check.py --rehearse      the same program on a CPU, under Triton's interpreter, in small shapes
+    python ci/gpu_check.py --skip-tests --seconds 200 --chapters 0
 
-Differences fail the check; times never do. The numbers, with device and versions, go to build/reports/gpu.json.
+It needs torch, triton and numpy; pytest for the kernel tests; papermill for the chapters. What is missing is left out
+and said. Wrong results and failed tests fail the check; times never do. The numbers go to gpu.json and the table to
+gpu.txt in the folder named by $OUT, else in build/reports.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "ci"), str(ROOT / "benchmarks")]
 
+from checkout import use_checkout  # noqa: E402
 
-@dataclass(frozen=True)
-class Row:
-    """One kernel on one input type. Times are medians; `of_copy` is its bytes a second over those of a copy."""
-
-    kernel: str
-    dtype: str
-    differing_bytes: int
-    milliseconds: float
-    gigabytes_per_second: float
-    of_copy: float
-
-
-def inputs(rows: int, channels: int, dtype, device: str):
-    """Values whose rows differ in magnitude (2^-12 to 2^12), zeros of both signs among them: [rows, channels]."""
-    import torch
-
-    generator = torch.Generator().manual_seed(41)
-    magnitude = torch.exp2(torch.randint(-12, 13, (rows, 1), generator=generator))
-    x = torch.randn(rows, channels, generator=generator) * magnitude
-    x[:, 3::29] = 0.0
-    x[:, 5::31] = -0.0
-    return x.to(dtype).to(device)
-
-
-def differing_bytes(one, other) -> int:
-    """How many bytes of two tensors of one shape and type differ, on whatever devices they lie."""
-    import torch
-
-    pair = [tensor.cpu().contiguous().view(torch.uint8) for tensor in (one, other)]
-    return int((pair[0] != pair[1]).sum())
-
-
-def compare(block_format, x) -> tuple[int, int]:
-    """Bytes in which encode and decode of the kernels differ from the torch reference, run on the CPU."""
-    from ds41 import ops
-
-    packed = ops.encode(block_format, x, backend="triton")
-    expected = block_format.encode(x.cpu())
-    encoded = sum(differing_bytes(got, wanted) for got, wanted in zip(packed, expected, strict=True))
-    values = ops.decode(block_format, packed, dtype=x.dtype, backend="triton")
-    return encoded, differing_bytes(values, block_format.decode(expected, dtype=x.dtype))
-
-
-def milliseconds(function) -> float:
-    from triton.testing import do_bench
-
-    return do_bench(function, warmup=50, rep=200, return_mode="median")
-
-
-def measure(rows: int, channels: int, device: str) -> list[Row]:
-    """Compare and time encode and decode of each format for each input type."""
-    import torch
-
-    from ds41 import ops
-    from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV
-
-    table = []
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        x = inputs(rows, channels, dtype, device)
-        copy = 2 * x.nbytes / milliseconds(x.clone) / 1e6
-        name = str(dtype).removeprefix("torch.")
-        table.append(Row("copy", name, 0, 2 * x.nbytes / copy / 1e6, copy, 1.0))
-        for block_format in (MAIN_KV, INDEX_KEY, WINDOW_KV):
-            differences = compare(block_format, x)
-            packed = ops.encode(block_format, x, backend="triton")
-            moved = x.nbytes + packed.nbytes
-            operations = {
-                # Checking the input for NaN waits for the device, so it is left out of the time.
-                "encode": lambda f=block_format, x=x: ops.encode(f, x, validate=False, backend="triton"),
-                "decode": lambda f=block_format, p=packed, d=dtype: ops.decode(f, p, dtype=d, backend="triton"),
-            }
-            for (operation, function), differing in zip(operations.items(), differences, strict=True):
-                time = milliseconds(function)
-                rate = moved / time / 1e6
-                table.append(Row(f"{operation} {block_format.name}", name, differing, time, rate, rate / copy))
-    return table
-
-
-def kernel_tests() -> int:
-    """Run the kernels' tests on the GPU and return pytest's exit status."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "kernels"), "-p", "no:cacheprovider"]
-    return subprocess.run(command, env=environment, cwd=ROOT).returncode
-
-
-def versions() -> dict[str, str]:
-    import torch
-
-    return {
-        "device": torch.cuda.get_device_name(),
-        "capability": ".".join(map(str, torch.cuda.get_device_capability())),
-        "cuda": str(torch.version.cuda),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "triton")},
-    }
-
-
-def render(table: list[Row]) -> str:
-    lines = [f"{'kernel':<24}{'type':<10}{'differing bytes':>16}{'ms':>9}{'GB/s':>9}{'of copy':>9}"]
-    lines += [
-        f"{row.kernel:<24}{row.dtype:<10}{row.differing_bytes:>16,}{row.milliseconds:>9.3f}"
-        f"{row.gigabytes_per_second:>9,.0f}{row.of_copy:>9.2f}"
-        for row in table
-    ]
-    return "\n".join(lines)
+# Seconds for the kernel tests, of which most is compilation; the rest of the check takes about two minutes.
+TEST_SECONDS = 200
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=65536)
-    parser.add_argument("--channels", type=int, default=512)
-    parser.add_argument("--skip-tests", action="store_true")
-    parser.add_argument("--report", type=Path, default=ROOT / "build" / "reports" / "gpu.json")
-    options = parser.parse_args(argv)
+    options = _parse(argv)
+    use_checkout()
     import torch
 
-    if not torch.cuda.is_available():
+    if not options.rehearse and not torch.cuda.is_available():
         print("error: this check needs a CUDA device that torch can use; there is none", file=sys.stderr)
         return 2
-    # Under the interpreter the kernels would be checked on the CPU and prove nothing about the GPU.
-    os.environ.pop("TRITON_INTERPRET", None)
-    status = None if options.skip_tests else kernel_tests()
-    table = measure(options.rows, options.channels, "cuda")
-    report = {
-        **versions(),
-        "shape": [options.rows, options.channels],
-        "kernel_tests_exit_status": status,
-        "rows": [asdict(row) for row in table],
-    }
-    print("\n".join(f"{name}: {value}" for name, value in versions().items()))
-    print(render(table))
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    differing = sum(row.differing_bytes for row in table)
-    if differing:
-        print(f"error: {differing:,} bytes differ from the reference", file=sys.stderr)
-    if status:
-        print(f"error: the kernel tests ended with status {status}", file=sys.stderr)
-    return int(bool(differing or status))
+    if options.rehearse:
+        os.environ.update(TRITON_INTERPRET="1", DS41_BACKEND="triton")
+    else:
+        # Under the interpreter the kernels would be checked on the CPU and prove nothing about the GPU.
+        os.environ.pop("TRITON_INTERPRET", None)
+    check = Check(options, time.monotonic() + options.seconds)
+    check.part("tests", check.tests)
+    for name, part in check.measurements().items():
+        check.part(name, part)
+    check.part("chapters", check.chapters)
+    return check.finish()
+
+
+class Check:
+    """The parts of the check, what they found, and what is wrong. A part that fails does not stop the others."""
+
+    def __init__(self, options: argparse.Namespace, end: float) -> None:
+        self.options, self.end = options, end
+        self.report: dict = {"versions": versions(options.rehearse), "seconds": {}, "left_out": []}
+        self.lines = [f"{name}: {value}" for name, value in self.report["versions"].items()]
+        self.problems: list[str] = []
+
+    def part(self, name: str, run) -> None:
+        start = time.monotonic()
+        try:
+            found = run()
+        except Exception as error:
+            found = None
+            self.problems.append(f"{name}: {type(error).__name__}: {error}")
+        self.report[name] = found
+        self.report["seconds"][name] = round(time.monotonic() - start, 1)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def leave_out(self, what: str, why: str) -> None:
+        self.report["left_out"].append(f"{what}: {why}")
+        self.lines.append(f"left out: {what}: {why}")
+
+    def tests(self) -> list[dict] | None:
+        from gpu_tests import run_tests
+
+        if self.options.skip_tests:
+            return self.leave_out("kernel tests", "as asked")
+        if importlib.util.find_spec("pytest") is None:
+            return self.leave_out("kernel tests", "pytest is not installed")
+        outcomes = run_tests(min(TEST_SECONDS, self.left()), interpreted=self.options.rehearse)
+        for outcome in outcomes:
+            self.lines.append(f"{outcome.file:<32} {outcome.seconds:6.1f} s  {outcome.summary}")
+            if outcome.status is None:
+                self.leave_out(outcome.file, "time was up")
+            elif not outcome.good:
+                self.problems.append(f"{outcome.file}: {outcome.summary}")
+        return [asdict(outcome) for outcome in outcomes]
+
+    def measurements(self) -> dict:
+        from gpu_measure import Measurements
+
+        measured = Measurements(self)
+        return {
+            "formats": measured.formats,
+            "kernels": measured.kernels,
+            "launches": measured.launches,
+            "graph": measured.graph,
+        }
+
+    def chapters(self) -> dict | None:
+        """Chapters at small scale on the device, the shortest first, until the time is up."""
+        seconds = max(1, int(min(self.options.chapters, self.left())))
+        if not self.options.chapters:
+            return self.leave_out("chapters", "as asked")
+        if importlib.util.find_spec("papermill") is None:
+            return self.leave_out("chapters", "papermill is not installed")
+        command = [sys.executable, str(ROOT / "ci" / "run_notebooks.py"), "--scale", "small"]
+        command += ["--device", "cpu" if self.options.rehearse else "cuda", "--budget", str(seconds)]
+        try:
+            # The last chapter started in time may take longer.
+            status = subprocess.run(command, cwd=ROOT, timeout=seconds + 60).returncode
+        except subprocess.TimeoutExpired:
+            return self.leave_out("the last chapters", f"{seconds:.0f} s were up")
+        if status:
+            self.problems.append(f"chapters: ci/run_notebooks.py ended with status {status}")
+        return {"status": status}
+
+    def finish(self) -> int:
+        folder = Path(os.environ.get("OUT") or ROOT / "build" / "reports")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.report["problems"] = self.problems
+        total = sum(self.report["seconds"].values())
+        self.lines.append(f"{total:.0f} s in all, {len(self.problems)} problems")
+        text = "\n".join([*self.lines, *(f"PROBLEM {problem}" for problem in self.problems)]) + "\n"
+        (folder / "gpu.json").write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+        (folder / "gpu.txt").write_text(text, encoding="utf-8")
+        print(text, end="")
+        return int(bool(self.problems))
+
+
+def versions(rehearsal: bool) -> dict[str, str]:
+    import torch
+
+    device = {"device": "CPU under Triton's interpreter: a rehearsal, no measurement"}
+    if not rehearsal:
+        capability = ".".join(map(str, torch.cuda.get_device_capability()))
+        device = {"device": torch.cuda.get_device_name(), "capability": capability, "cuda": str(torch.version.cuda)}
+    packages = {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
+    return {**device, "python": platform.python_version(), **packages}
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU, under the interpreter")
+    parser.add_argument("--skip-tests", action="store_true", help="leave the kernel tests out")
+    parser.add_argument("--seconds", type=float, default=350, help="for everything (350)")
+    parser.add_argument("--chapters", type=float, default=120, help="seconds for the chapters; 0 leaves them out (120)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from pathlib import Path
 from triton import knobs
 
 _LETTER_BITS = re.compile(r"\.(?:v(\d)\.)?[bfsu](\d+)$")
+# Copies that run beside the code, from global to shared memory: loads all the same.
+_ASYNC_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared(?:::cta)?\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)")
 _MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b")
 _ACCESS = re.compile(r"\b(ld|st)\.(?:relaxed\.|volatile\.|weak\.)*global((?:\.\w+(?:::\w+)*)*)")
 
@@ -54,6 +56,8 @@ def global_accesses(ptx: str) -> dict[str, dict[int, int]]:
         if width is None:
             raise ValueError(f"cannot read the width of {kind}.global{suffix}")
         found[kind][int(width[1] or 1) * int(width[2]) // 8] += 1
+    for width in _ASYNC_COPY.findall(ptx):
+        found["ld"][int(width, 0)] += 1
     return {kind: dict(sorted(counts.items(), reverse=True)) for kind, counts in found.items()}
 
 
