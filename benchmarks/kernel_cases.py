@@ -20,7 +20,7 @@ from ds41.engram.table import StoredRows
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat, Packed
 from ds41.hyper_connections import Coefficients, HyperConnection, collapse, expand
 from ds41.kernel_floors import KernelFloor, kernel_floors
-from ds41.moe import MoE
+from ds41.moe import MoE, swiglu
 from ds41.norm import RMSNorm, rms_norm
 from ds41.ops.backend import OVERRIDE
 from ds41.ops.index_scores import index_scores, index_scores_of_pool
@@ -158,6 +158,13 @@ def _streams(i: Inputs):
 def _norm(i: Inputs):
     x, weight = i.normal(i.batch, i.config.q_lora_rank), torch.ones(i.config.q_lora_rank, device=i.device)
     yield "rms_norm_rows", lambda: operators.rms_norm_rows(x, weight, 1e-20), lambda: rms_norm(x, weight)
+    gate, up = (i.normal(i.batch, i.config.n_shared_experts * i.config.moe_intermediate_size) for _ in range(2))
+    limit = i.config.swiglu_limit
+    yield (
+        "swiglu_rows",
+        lambda: operators.swiglu_rows(gate, up, limit),
+        lambda: swiglu(gate, up, limit).to(i.dtype),
+    )
 
 
 def _writes(i: Inputs):

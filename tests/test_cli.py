@@ -281,6 +281,7 @@ def test_doctor(capsys):
     assert "Python" in lines[1]
     assert "torch" in lines[1]
     assert lines[2].startswith(("backend torch: ", "backend triton: "))
+    assert "sparse_attention_packed" in lines[3]
 
 
 def test_doctor_explains_a_backend_that_cannot_be(capsys, monkeypatch):

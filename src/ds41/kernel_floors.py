@@ -55,6 +55,7 @@ def kernel_floors(config: ModelConfig, tokens: int, batch: int = 1) -> list[Kern
     from ds41.kernels.pooled_write import write_pooled_cost
     from ds41.kernels.router import route_tokens_cost
     from ds41.kernels.selection import select_blocks_cost, select_top_cost
+    from ds41.kernels.swiglu import swiglu_rows_cost
 
     if batch < 1:
         raise ValueError(f"batch is {batch}; expected 1 or more")
@@ -86,6 +87,7 @@ def kernel_floors(config: ModelConfig, tokens: int, batch: int = 1) -> list[Kern
             batch, c.num_attention_heads, width, c.sliding_window, min(c.index_topk, entries), half, rotated // 2
         ),
         "route_tokens": route_tokens_cost(batch, c.n_routed_experts, c.num_experts_per_tok),
+        "swiglu_rows": swiglu_rows_cost(batch, c.n_shared_experts * c.moe_intermediate_size, half),
         "experts_packed": experts_packed_cost(
             batch, c.num_experts_per_tok, c.n_routed_experts, c.hidden_size, c.moe_intermediate_size, half, visited
         ),

@@ -72,9 +72,17 @@ class Step:
     def turn(self, frequencies: torch.Tensor) -> torch.Tensor:
         """The rotation of every token, complex64 [N, R/2]; computed once for each table of frequencies."""
         # The table is kept beside its turns, so that its id stays its own.
+        return self._turned(frequencies)[1]
+
+    def cos_and_sin(self, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as two contiguous float32 tensors [N, R/2]."""
+        return self._turned(frequencies)[2:]
+
+    def _turned(self, frequencies: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if id(frequencies) not in self._turns:
-            self._turns[id(frequencies)] = (frequencies, turns(self.position, frequencies))
-        return self._turns[id(frequencies)][1]
+            turn = turns(self.position, frequencies)
+            self._turns[id(frequencies)] = (frequencies, turn, turn.real.contiguous(), turn.imag.contiguous())
+        return self._turns[id(frequencies)]
 
     def from_position(self, starts: Sequence[int]) -> tuple[Step, torch.Tensor]:
         """The tokens at or after ``starts`` (one for each sequence), and their flat indices in this step."""

@@ -18,7 +18,7 @@ from ds41.attention.kernel_memory import KernelMemory, WindowPlane
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat, Packed
 from ds41.ops.operators import operators
 from ds41.ops.selection import entries_of_blocks
-from ds41.rope import layer_frequencies, rotate_by, turns
+from ds41.rope import layer_frequencies, turns
 from ds41.step import Step
 
 if TYPE_CHECKING:
@@ -34,27 +34,27 @@ def attend(
     starts: Sequence[int] | None,
 ) -> tuple[torch.Tensor, Step, torch.Tensor | None]:
     """Arguments and results of :meth:`Attention.forward`."""
-    plan, config = layer.plan, layer.config
-    turn = step.turn(layer_frequencies(config, plan.ratio))
+    plan = layer.plan
+    frequencies = layer_frequencies(layer.config, plan.ratio)
     with memory.window_plane(plan.index, step) as window:
-        _write_window(layer, x, turn, window)
+        _write_window(layer, x, step.cos_and_sin(frequencies), window)
     if plan.owns_kv:
         _write_entries(layer, x, step, memory)
     kept, choice = None, window.choice
     if starts is not None:
         step, kept = step.from_position(starts)
-        x, turn, choice = x[kept], turn[kept], choice[kept]
+        x, choice = x[kept], choice[kept]
     query = layer.query
     latent = operators.rms_norm_rows(query.wq_a(x), query.q_norm.weight, query.q_norm.eps)
     queries = query.wq_b(latent).unflatten(-1, (query.heads, query.channels))
     if plan.owns_selection:
         source = selections.get(plan.candidate_source)
         pool = None if source is None else source.candidates
-        selections[plan.index] = select(layer.indexer, x, latent, turn, step, memory, pool)
+        selections[plan.index] = select(layer.indexer, x, latent, step, memory, pool)
     main = memory.cache.pool.main_plane(plan.kv_source) if plan.ratio else Packed(None, None)
     selected = selections[plan.index_source].entries if plan.ratio else choice[:, :0]
     heads = operators.sparse_attention_packed(
-        rotate_by(queries, turn[:, None]),
+        queries,
         layer.attn_sink,
         window.rows.codes,
         window.rows.scales,
@@ -64,9 +64,9 @@ def attend(
         memory.cache.page_table,
         step.sequence,
         selected,
-        turn.real.contiguous(),
-        turn.imag.contiguous(),
+        *step.cos_and_sin(frequencies),
         query.channels**-0.5,
+        rotate_query=True,
     )
     return layer.output(heads), step, kept
 
@@ -75,13 +75,13 @@ def select(
     indexer: Indexer,
     x: torch.Tensor,
     latent: torch.Tensor,
-    turn: torch.Tensor,
     step: Step,
     memory: KernelMemory,
     candidates: torch.Tensor | None,
 ) -> Selection:
     """Arguments and results of :meth:`Indexer.forward`; scores exist for one tile of queries at a time."""
     config, plan = indexer.config, indexer.plan
+    turn = step.turn(layer_frequencies(config, plan.ratio))
     visible = (step.position + 1) // plan.ratio
     longest = step.longest // plan.ratio
     if longest <= config.index_topk:
@@ -113,15 +113,16 @@ def select(
     return Selection(torch.cat(chosen) if chosen else empty, torch.cat(pools) if pools else None)
 
 
-def _write_window(layer: Attention, x: torch.Tensor, turn: torch.Tensor, window: WindowPlane) -> None:
+def _write_window(
+    layer: Attention, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], window: WindowPlane
+) -> None:
     part = layer.window
     operators.write_rows(
         part.wkv(x),
         part.kv_norm.weight,
         part.kv_norm.eps,
         None,
-        turn.real,
-        turn.imag,
+        *turn,
         window.rows.codes[None],
         window.rows.scales[None],
         None,

@@ -116,6 +116,7 @@ OPERATORS = {
     "encode_blocks": Operator(_encode, _encoded),
     "decode_blocks": Operator(_decode, _decoded),
     "rms_norm_rows": Operator("norm", _rows_like),
+    "swiglu_rows": Operator("swiglu", _rows_like),
     "write_rows": Operator("cache_write", _nothing, ("codes", "scales", "latent")),
     "write_pooled": Operator("pooled_write", _nothing, ("codes", "scales", "latent")),
     "sparse_attention_packed": Operator("sparse_attention", _attended),

@@ -121,7 +121,8 @@ def _body(data: dict, state: dict) -> str:
         ("registers", "In registers", registers_view(data, state)),
     )
     rows = "".join(
-        f'<div class="ds-step"><h4>{name}</h4><div data-out="{out}">{view}</div></div>' for out, name, view in steps
+        f'<div class="ds-step"><p class="ds-what">{name}</p><div data-out="{out}">{view}</div></div>'
+        for out, name, view in steps
     )
     return f"{_keys(data, state)}{_legend()}{rows}{_controls(data, state)}"
 
