@@ -237,10 +237,11 @@ def _indexer(i: Inputs):
     )
     pool = operators.select_blocks(scores, i.visible, block, budget)
     entries = (pool[..., None] * block + torch.arange(block, device=i.device)).flatten(1)
+    unseen = entries >= i.visible[:, None]
     yield (
         "index_scores_of_pool_packed",
         lambda: operators.index_scores_of_pool_packed(*stored, pool, block),
-        lambda: index_scores_of_pool(query, weight, i.gathered(rows, entries)),
+        lambda: index_scores_of_pool(query, weight, i.gathered(rows, entries)).masked_fill_(unseen, -torch.inf),
     )
     few = operators.index_scores_of_pool_packed(*stored, pool, block)
     yield (
