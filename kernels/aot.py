@@ -39,9 +39,10 @@ def all_cases() -> Iterator[CompileCase]:
 def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list]]:
     """Signature, constants and attributes that Triton gives a launch.
 
-    An integer 1 and None become constants; a pointer or an integer divisible by 16 is marked so; an integer is
-    32 bits wide if it fits.
+    An integer 1 and None become constants; a pointer or an integer divisible by 16 is marked so, unless the kernel
+    asks not to look at its value; an integer is 32 bits wide if it fits.
     """
+    unseen = set(getattr(launch.kernel, "do_not_specialize", None) or ())
     signature: dict[str, str] = {}
     constants = dict(launch.constants)
     attributes: dict[tuple[int], list] = {}
@@ -50,7 +51,8 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
             signature[name] = "constexpr"
             continue
         value = launch.arguments[name]
-        if value is None or (isinstance(value, int) and value == 1):
+        looked_at = name not in unseen and index not in unseen
+        if value is None or (looked_at and isinstance(value, int) and value == 1):
             signature[name] = "constexpr"
             constants[name] = value
             continue
@@ -62,7 +64,7 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
             divisible = value % 16 == 0
         else:
             raise TypeError(f"argument {name} is {value!r}; a launch takes tensors, integers and None")
-        if divisible:
+        if divisible and looked_at:
             attributes[(index,)] = [["tt.divisibility", 16]]
     return signature, constants, attributes
 
