@@ -132,8 +132,6 @@ def index_scores_launch(
             "KEYS": KEYS,
         },
         num_warps=8,
-        # A third stage would only take shared memory.
-        options={"enable_fp_fusion": False, "num_stages": 2},
     )
 
 

@@ -12,10 +12,18 @@ import torch
 import triton
 import triton.language as tl
 
-from .cache_write import check_latent, check_write, destination_launch, find_places, norm_rotate_store, write_arguments
 from .launch import CompileCase, Launch
 from .numbers import to_float, to_type
 from .tiles import FLOAT_TYPES, TILE_ELEMENTS, element_bits
+from .write_tile import (
+    FLOAT_NAMES,
+    check_latent,
+    check_write,
+    destination_launch,
+    find_places,
+    norm_rotate_store,
+    write_arguments,
+)
 
 
 @triton.jit
@@ -195,10 +203,7 @@ def write_pooled(
         The others as in :func:`ds41.kernels.cache_write.write_rows`.
     """
     if latent.dtype not in FLOAT_TYPES or latent.dim() != 2:
-        raise ValueError(
-            f"latent is {latent.dtype} {list(latent.shape)}; expected [rows, channels] of "
-            f"{', '.join(map(str, FLOAT_TYPES))}"
-        )
+        raise ValueError(f"latent is {latent.dtype} {list(latent.shape)}; expected [rows, channels] of {FLOAT_NAMES}")
     rows, channels = latent.shape
     check_latent(latent, rows, channels, latent.dtype)
     check_write(rows, channels, norm_weight, turn_cos, turn_sin, codes, scales, page, place, element, scale, block)

@@ -22,7 +22,7 @@ from .selection_tiles import load_keys, write_selected
 # Scores that a program holds in registers.
 PIECE = 16384
 # Scores among which a program numbers the selected ones at a time.
-WRITE_TILE = 2048
+WRITE_TILE = 1024
 # Scores that a program takes maxima of.
 MAXIMA_TILE = 4096
 

@@ -95,6 +95,19 @@ def updated_streams(streams, y, post, comb):
     return torch.stack([post[k] * y + sum(comb[j][k] * streams[j] for j in range(n)) for k in range(n)])
 
 
+def combined(first, second, fades=True, largest=max):
+    """Two partial softmaxes as one; fades off forgets that their maxima differ."""
+    top = largest(first[0], second[0])
+    weights = [math.exp(part[0] - top) if fades else 1.0 for part in (first, second)]
+    return top, *(weights[0] * first[i] + weights[1] * second[i] for i in (1, 2))
+
+
+def combined_with_infinities(first, second):
+    """What comes of a maximum that starts at minus infinity."""
+    top, total, value = combined(first, second)
+    return (top, total, math.nan if min(first[0], second[0]) < -1e29 else value)
+
+
 V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
@@ -144,6 +157,11 @@ RIGHT = {
     "09.3": [lambda token: max(3 - token, 0) * 8],
     "09.4": [engram_rows],
     "09.5": [16000057 * math.log(2), 1.11e7],
+    "12.1": [512 * 288 + 128 * 528, 215_040.0],
+    "12.2": [7_456_541],
+    "12.3": [5, 5.0],
+    "12.4": [(-1.5, -0.1875), [-1.5, -0.1875], torch.tensor([-1.5, -0.1875])],
+    "12.5": [combined],
 }
 
 # A mistake that somebody will make, and words of the hint that it should get.
@@ -291,6 +309,30 @@ WRONG = [
     ("09.5", 4_710, "the birthday question"),
     ("09.5", 8_000_028, "Half as many n-grams as buckets"),
     ("09.5", 16_000_057, "(1 - 1/P)^(n-1)"),
+    ("12.1", 512 * 288, "every layer read beside them"),
+    ("12.1", 128 * 528, "That is the window"),
+    ("12.1", 2 * 512 * 288 + 128 * 528, "key and value at once"),
+    ("12.1", 640 * 288, "one format"),
+    ("12.2", 7_456_540, "One slot before"),
+    ("12.2", 2**32 // 288 + 1, "int32 has a sign"),
+    ("12.2", 2**31, "largest offset"),
+    ("12.3", 132 / 32, "Splits are whole"),
+    ("12.3", 4, "Splits are whole"),
+    ("12.3", 17, "does not take all heads"),
+    ("12.3", 132, "without a split"),
+    ("12.4", -1.5, "Give a pair"),
+    ("12.4", (-1.5, -0.1875, 0.0), "Give a pair"),
+    ("12.4", (-0.1875, -1.5), "in the low nibble"),
+    ("12.4", (-4.0, -0.5), "Multiply by the scale"),
+    ("12.4", (1.5, -0.1875), "sign bits"),
+    ("12.4", (-1.5, -0.375), "bias 7"),
+    ("12.5", (3.0, 1.0, 1.0), "Give the function itself"),
+    ("12.5", lambda first, second: first[0], "Return three numbers"),
+    ("12.5", combined_with_infinities, "has a NaN in it"),
+    ("12.5", lambda first, second: combined(first, second, largest=min), "has the maximum 1."),
+    ("12.5", lambda first, second: (first[0] + second[0], 1.0, 1.0), "has the maximum 4"),
+    ("12.5", lambda first, second: combined(first, second, fades=False), "relative to different maxima"),
+    ("12.5", lambda first, second: (*combined(first, second)[:2], first[2] + second[2]), "which weights"),
 ]
 
 

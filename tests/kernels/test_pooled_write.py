@@ -63,19 +63,17 @@ def test_exact_shares_give_the_bytes_of_the_reference(dtype, difference, device)
     channels, tokens = 128, 6
     row = exact_rows(1, channels, torch.float32)
     value = row * torch.exp2(torch.arange(tokens, dtype=torch.float32) - 3)[:, None]
-    partner, closing = torch.tensor([1, 3, 0, 7, 4]), torch.tensor([1, 2, 3, 5, 2])
-    waiting = (value[:2] * 8, torch.full((2, channels), 5.0))
     gate = torch.full((tokens, channels), 5.0)
-    if difference:
-        # Tokens that only close and tokens that only wait, so that every pair differs by the same.
-        gate[closing] = 5.0 - difference
-        partner = torch.tensor([1, 0, 2, 6, 1])
-        assert not set((partner[partner >= 2] - 2).tolist()) & set(closing.tolist())
+    if difference == 0:
+        # A row and itself, whose mean is exact and has an exact norm: two of them waiting, then tokens 1, 5 and 2.
+        closing, partner = torch.tensor([0, 1, 2, 5, 2]), torch.tensor([1, 3, 0, 7, 4])
+        waiting_value = torch.stack((value[2], value[0]))
     else:
-        # The mean of a row and itself, so that the sum is exact and still a row with an exact norm.
-        closing = torch.tensor([0, 1, 2, 5, 2])
-        waiting = (torch.stack((value[2], value[0])), waiting[1])
-        partner = torch.tensor([1, 3, 0, 7, 4])
+        # Partners never close, so all pairs differ by the same.
+        closing, partner = torch.tensor([1, 2, 3, 5, 2]), torch.tensor([1, 0, 2, 6, 1])
+        waiting_value = value[:2] * 8
+        gate[closing] -= difference
+    waiting = waiting_value, torch.full((2, channels), 5.0)
     weight, turn = weight_of(channels), turn_of(5, 32)
     page, place = addresses(5, 2, 8)
     packed = planes(MAIN_KV, 2, 8, channels, device)

@@ -209,7 +209,7 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
         inner.locator(".ds-channel").nth(5).click()
     elif name == "engram":
         inner.locator(".ds-token").nth(5).click()
-    elif name == "sweeps":
+    elif name in ("sweeps", "pages"):
         inner.locator("[data-act=next]").click()
     elif name == "prefill":
         inner.locator("input[name=way][value=full]").check()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -34,6 +36,12 @@ def out(page, name):
 
 def caption(page):
     return page.locator("figcaption").inner_text()
+
+
+def test_the_figures_leave_triton_unimported():
+    # On a CPU the interpreter is chosen after the figures are imported and before triton is.
+    code = "import sys, ds41.viz; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 # The trace
