@@ -88,6 +88,8 @@ def compile_one(name: str, target: int) -> dict:
     limit = SHARED_LIMIT[target]
     if resources.shared_bytes > limit:
         result["problems"].append(f"{where}: {resources.shared_bytes} bytes of shared memory; the limit is {limit}")
+    if resources.traps:
+        result["problems"].append(f"{where}: the code holds a trap instruction")
     if case.matrix and not resources.matrix:
         result["problems"].append(f"{where}: no matrix instruction")
     if case.wide:

@@ -60,8 +60,15 @@ class Check:
     def __init__(self, options: argparse.Namespace, end: float) -> None:
         self.options, self.end = options, end
         self.report: dict = {"versions": versions(options.rehearse), "seconds": {}, "left_out": []}
-        self.lines = [f"{name}: {value}" for name, value in self.report["versions"].items()]
         self.problems: list[str] = []
+        self.lines: list[str] = []
+        for name, value in self.report["versions"].items():
+            self.say(f"{name}: {value}")
+
+    def say(self, line: str) -> None:
+        """Print a line of the table now, and keep it."""
+        self.lines.append(line)
+        print(line, flush=True)
 
     def part(self, name: str, run) -> None:
         start = time.monotonic()
@@ -78,7 +85,7 @@ class Check:
 
     def leave_out(self, what: str, why: str) -> None:
         self.report["left_out"].append(f"{what}: {why}")
-        self.lines.append(f"left out: {what}: {why}")
+        self.say(f"left out: {what}: {why}")
 
     def tests(self) -> list[dict] | None:
         from gpu_tests import run_tests
@@ -89,7 +96,7 @@ class Check:
             return self.leave_out("kernel tests", "pytest is not installed")
         outcomes = run_tests(min(TEST_SECONDS, self.left()), interpreted=self.options.rehearse)
         for outcome in outcomes:
-            self.lines.append(f"{outcome.file:<32} {outcome.seconds:6.1f} s  {outcome.summary}")
+            self.say(f"{outcome.file:<32} {outcome.seconds:6.1f} s  {outcome.summary}")
             if outcome.status is None:
                 self.leave_out(outcome.file, "time was up")
             elif not outcome.good:
@@ -130,11 +137,11 @@ class Check:
         folder.mkdir(parents=True, exist_ok=True)
         self.report["problems"] = self.problems
         total = sum(self.report["seconds"].values())
-        self.lines.append(f"{total:.0f} s in all, {len(self.problems)} problems")
-        text = "\n".join([*self.lines, *(f"PROBLEM {problem}" for problem in self.problems)]) + "\n"
+        self.say(f"{total:.0f} s in all, {len(self.problems)} problems")
+        for problem in self.problems:
+            self.say(f"PROBLEM {problem}")
         (folder / "gpu.json").write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-        (folder / "gpu.txt").write_text(text, encoding="utf-8")
-        print(text, end="")
+        (folder / "gpu.txt").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
         return int(bool(self.problems))
 
 

@@ -45,7 +45,7 @@ class Measurements:
         from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV
 
         rows = []
-        self.check.lines.append(f"{'format':<24}{'type':<10}{'differing bytes':>16}{'ms':>9}{'GB/s':>9}{'of copy':>9}")
+        self.check.say(f"{'format':<24}{'type':<10}{'differing bytes':>16}{'ms':>9}{'GB/s':>9}{'of copy':>9}")
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             x = inputs(8 if self.rehearsal else _ROWS, _CHANNELS, dtype, self.device)
             copy = self._rate(2 * x.nbytes, x.clone)
@@ -68,7 +68,7 @@ class Measurements:
                         None if rate is None else rate / copy,
                     )
                     rows.append(row)
-                    self.check.lines.append(
+                    self.check.say(
                         f"{row.kernel:<24}{row.dtype:<10}{row.differing_bytes:>16,}{_number(row.milliseconds, 9, 3)}"
                         f"{_number(row.gigabytes_per_second, 9, 0)}{_number(row.of_copy, 9, 2)}"
                     )
@@ -95,9 +95,9 @@ class Measurements:
             # 128K tokens of 64 sequences are 7.5 GB of pages; a smaller device gets fewer sequences.
             batch = 64 if torch.cuda.get_device_properties(0).total_memory > 60e9 else 8
             rows = [asdict(row) for row in measure(ModelConfig.flash(), 131072, batch, self.device, self.dtype)]
-        self.check.lines.append(f"{'kernel':<30}{'difference':>11}{'ms':>10}{'of floor':>9}{'torch, ms':>11}")
+        self.check.say(f"{'kernel':<30}{'difference':>11}{'ms':>10}{'of floor':>9}{'torch, ms':>11}")
         for row in rows:
-            self.check.lines.append(
+            self.check.say(
                 f"{row['kernel']:<30}{row['difference']:>11.1e}{_number(row.get('milliseconds'), 10, 4)}"
                 f"{_number(row.get('of_floor'), 9, 2)}{_number(row.get('torch_milliseconds'), 11, 3)}"
             )
@@ -112,10 +112,10 @@ class Measurements:
         import gpu_layers
 
         rows = gpu_layers.launches_by_layer(gpu_layers.small_config(), self.device, self.dtype)
-        self.check.lines.append(f"{'layer mode':<22}{'phase':<10}{'kernels':>8}{'torch':>7}{'seen on the device':>20}")
+        self.check.say(f"{'layer mode':<22}{'phase':<10}{'kernels':>8}{'torch':>7}{'seen on the device':>20}")
         for row in rows:
             seen = "-" if row.device is None else row.device
-            self.check.lines.append(f"{row.mode:<22}{row.phase:<10}{row.kernels:>8}{row.torch:>7}{seen:>20}")
+            self.check.say(f"{row.mode:<22}{row.phase:<10}{row.kernels:>8}{row.torch:>7}{seen:>20}")
         return [asdict(row) for row in rows]
 
     def graph(self) -> dict | None:
@@ -125,7 +125,7 @@ class Measurements:
         if self.rehearsal:
             return self.check.leave_out("a layer as a CUDA graph", "there is no CUDA device")
         times = gpu_layers.layer_as_graph(gpu_layers.wide_config(), self.device, self.dtype)
-        self.check.lines.append(
+        self.check.say(
             f"Reuse layer, one token: {times.eager_milliseconds:.3f} ms, as a CUDA graph "
             f"{times.graph_milliseconds:.3f} ms, same bits: {times.same}"
         )

@@ -22,7 +22,11 @@ from .launch import CompileCase, Launch
 TARGETS = (75, 80, 86, 89, 90, 100, 120)
 
 # Every module with kernels; each has compile_cases(), which yields its cases at the published shapes.
-MODULES = ("encode", "decode", "norm", "swiglu", "router", "group_tokens", "expert_products", "grouped_experts", "engram", "engram_write", "cache_write", "pooled_write", "hyper_sweep", "hyper_finish", "index_scores", "index_scores_sums", "selection", "selection_rows", "attention_kernel", "attention_combine")
+MODULES = (
+    "encode", "decode", "norm", "swiglu", "router", "group_tokens", "expert_products", "grouped_experts",
+    "engram", "engram_write", "cache_write", "pooled_write", "hyper_sweep", "hyper_finish", "index_scores",
+    "index_scores_sums", "selection", "selection_rows", "attention_kernel", "attention_combine",
+)  # fmt: skip
 
 _POINTEE = {
     torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "u8", torch.int8: "i8",

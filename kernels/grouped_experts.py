@@ -18,6 +18,7 @@ from .expert_products import experts_down_launch, experts_up_launch
 from .expert_tiles import ExpertTiles, rows_per_tile
 from .group_tokens import group_tokens
 from .launch import CompileCase, Launch, capability
+from .numbers import to_type
 from .tiles import FLOAT_TYPES
 
 # The released model rounds the inputs of FP8 and FP4 matrices as it rounds window entries.
@@ -27,10 +28,13 @@ _BLOCK = 1024
 
 @triton.jit
 def sum_choices_kernel(
-    rows_ptr, indices_ptr, out_ptr,
-    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    rows_ptr, indices_ptr, shared_ptr, out_ptr,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr, HAS_SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """rows [tokens * TOP_K, COLUMNS] -> out fp32 [tokens, COLUMNS]; a pair that names no expert adds nothing."""
+    """rows [tokens * TOP_K, COLUMNS] -> out [tokens, COLUMNS], summed in fp32; a pair of no expert adds nothing.
+
+    HAS_SHARED: shared [tokens, COLUMNS] is added last.
+    """
     across: tl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
     token = (tl.program_id(0) // across).to(tl.int64)
     column = (tl.program_id(0) % across) * BLOCK + tl.arange(0, BLOCK)
@@ -41,18 +45,29 @@ def sum_choices_kernel(
         present = (expert >= 0) & (expert < EXPERTS)
         row = tl.load(rows_ptr + (pair * COLUMNS + column.to(tl.int64)), mask=present & (column < COLUMNS), other=0.0)
         total += row.to(tl.float32)
-    tl.store(out_ptr + (token * COLUMNS + column.to(tl.int64)), total, mask=column < COLUMNS)
+    place = token * COLUMNS + column.to(tl.int64)
+    if HAS_SHARED:
+        total += tl.load(shared_ptr + place, mask=column < COLUMNS, other=0.0).to(tl.float32)
+    tl.store(out_ptr + place, to_type(total, out_ptr.dtype.element_ty), mask=column < COLUMNS)
 
 
-def sum_choices_launch(rows: torch.Tensor, indices: torch.Tensor, out: torch.Tensor, *, experts: int) -> Launch:
-    """The launch for rows [N * k, C], indices int64 [N, k], out float32 [N, C], all contiguous."""
+def sum_choices_launch(
+    rows: torch.Tensor, indices: torch.Tensor, shared: torch.Tensor | None, out: torch.Tensor, *, experts: int
+) -> Launch:
+    """The launch for rows [N * k, C], indices int64 [N, k], shared [N, C] or None, out [N, C], all contiguous."""
     tokens, columns = out.shape
     block = min(_BLOCK, triton.next_power_of_2(columns))
     return Launch(
         kernel=sum_choices_kernel,
         grid=(tokens * triton.cdiv(columns, block),),
-        arguments={"rows_ptr": rows, "indices_ptr": indices, "out_ptr": out},
-        constants={"EXPERTS": experts, "TOP_K": indices.shape[1], "COLUMNS": columns, "BLOCK": block},
+        arguments={"rows_ptr": rows, "indices_ptr": indices, "shared_ptr": shared, "out_ptr": out},
+        constants={
+            "EXPERTS": experts,
+            "TOP_K": indices.shape[1],
+            "COLUMNS": columns,
+            "HAS_SHARED": shared is not None,
+            "BLOCK": block,
+        },
         num_warps=4,
     )
 
@@ -115,15 +130,16 @@ def experts_down(
     indices: torch.Tensor,
     w2_codes: torch.Tensor,
     w2_scales: torch.Tensor,
+    shared: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``w2 hidden`` for each pair, in the type of hidden, added up over a token's choices in float32, in their order.
 
     Args:
         hidden: [rows, I] from :func:`experts_up`. order, tile_experts: as given there. indices: int64 [N, k], of
-            which they were made. w2: codes and scales of [E, O, I].
+            which they were made. w2: codes and scales of [E, O, I]. shared: [N, O] of any float type, added last.
 
     Returns:
-        float32 [N, O]; a choice that names no expert adds nothing.
+        [N, O], float32, or in the type of shared; a choice that names no expert adds nothing.
     """
     _check_rows("hidden", hidden, w2_codes)
     outputs = _check_weight("w2", w2_codes, w2_scales, hidden.shape[1])
@@ -133,9 +149,11 @@ def experts_down(
         raise ValueError(f"hidden has {len(hidden)} rows; expected {len(order)}, as order")
     block_m = _block_m(order, tile_experts)
     rows = hidden.new_empty((indices.numel(), outputs))
-    out = hidden.new_empty((len(indices), outputs), dtype=torch.float32)
+    out = hidden.new_empty((len(indices), outputs), dtype=torch.float32 if shared is None else shared.dtype)
+    if shared is not None and tuple(shared.shape) != tuple(out.shape):
+        raise ValueError(f"shared is {list(shared.shape)}; expected {list(out.shape)}")
     if not rows.numel():
-        return out.zero_()
+        return out.zero_() if shared is None else out.copy_(shared)
     target = capability(hidden) or 0
     experts_down_launch(
         _rows(hidden),
@@ -147,7 +165,8 @@ def experts_down(
         tiles=ExpertTiles.of(block_m, hidden.dtype, target),
         target=target,
     ).run()
-    sum_choices_launch(rows, indices.contiguous(), out, experts=len(w2_codes)).run()
+    shared = None if shared is None else shared.contiguous()
+    sum_choices_launch(rows, indices.contiguous(), shared, out, experts=len(w2_codes)).run()
     return out
 
 
@@ -163,16 +182,18 @@ def experts_packed(
     w2_scales: torch.Tensor,
     limit: float,
     round_inputs: bool,
+    shared: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Weighted sum of each token's experts: :func:`experts_up` and :func:`experts_down` over grouped pairs.
 
     Args:
         x: float32, bfloat16 or float16 [N, C]. indices: int64 [N, k]; a number that is no expert adds nothing.
             weights: float32 [N, k]. w1, w3: codes and scales of [E, I, C]; w2: of [E, C, I].
-        round_inputs: round x and the input of w2 to FP8, as the released model does.
+        round_inputs: round x and the input of w2 to FP8, as the released model does. shared: [N, C], what the shared
+            expert gave, added last.
 
     Returns:
-        float32 [N, C]. Nothing waits for the device, and sizes depend on shapes alone.
+        [N, C], float32, or in the type of shared. Nothing waits for the device, and sizes depend on shapes alone.
     """
     if tuple(weights.shape) != tuple(indices.shape) or len(indices) != len(x):
         raise ValueError(
@@ -186,7 +207,7 @@ def experts_packed(
         indices, experts, rows_per_tile(indices.numel(), experts, x.dtype, capability(x) or 0)
     )
     hidden = experts_up(x, order, tile_experts, weights, w1_codes, w1_scales, w3_codes, w3_scales, limit, round_inputs)
-    return experts_down(hidden, order, tile_experts, indices, w2_codes, w2_scales)
+    return experts_down(hidden, order, tile_experts, indices, w2_codes, w2_scales, shared)
 
 
 def distinct_experts(tokens: int, top_k: int, experts: int) -> float:
@@ -231,7 +252,8 @@ def compile_cases() -> Iterator[CompileCase]:
     for dtype in FLOAT_TYPES:
         rows = torch.empty(6 * 4096, 5120, dtype=dtype, device="meta")
         indices = rows.new_empty((4096, 6), dtype=torch.int64)
-        launch = sum_choices_launch(rows, indices, rows.new_empty((4096, 5120), dtype=torch.float32), experts=384)
+        shared = rows.new_empty((4096, 5120))
+        launch = sum_choices_launch(rows, indices, shared, torch.empty_like(shared), experts=384)
         yield CompileCase(f"sum_choices_{str(dtype).removeprefix('torch.')}", launch)
 
 

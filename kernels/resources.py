@@ -14,6 +14,7 @@ from triton import knobs
 _LETTER_BITS = re.compile(r"\.(?:v(\d)\.)?[bfsu](\d+)$")
 # Copies that run beside the code, from global to shared memory: loads all the same.
 _ASYNC_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared(?:::cta)?\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)")
+_TRAP = re.compile(r"^\s*trap;", re.MULTILINE)
 _MATRIX = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)\b")
 _ACCESS = re.compile(r"\b(ld|st)\.(?:relaxed\.|volatile\.|weak\.)*global((?:\.\w+(?:::\w+)*)*)")
 
@@ -23,7 +24,8 @@ class Resources:
     """Per thread: registers; spill_bytes, the local memory that takes what registers cannot hold.
 
     shared_bytes: shared memory of one program. loads, stores: instructions by the bytes each moves for one thread.
-    matrix: matrix instructions in the code.
+    matrix: matrix instructions in the code. traps: instructions that end the program; a compiler that gives up may
+    leave one in place of a kernel.
     """
 
     registers: int
@@ -32,6 +34,7 @@ class Resources:
     loads: dict[int, int]
     stores: dict[int, int]
     matrix: int
+    traps: int
 
 
 def measure(compiled) -> Resources:
@@ -45,6 +48,7 @@ def measure(compiled) -> Resources:
         loads=accesses["ld"],
         stores=accesses["st"],
         matrix=len(_MATRIX.findall(compiled.asm["ptx"])),
+        traps=len(_TRAP.findall(compiled.asm["ptx"])),
     )
 
 

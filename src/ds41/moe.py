@@ -126,16 +126,19 @@ class Experts(nn.Module):
         self.w2 = nn.Parameter(torch.empty(down, dtype=dtype).normal_(0, std))
         self.w3 = nn.Parameter(torch.empty(up, dtype=dtype).normal_(0, std))
 
-    def forward(self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Weighted sum of each token's experts.
 
         Args:
-            x: [N, hidden]. indices: int64 [N, k]. weights: float32 [N, k].
+            x: [N, hidden]. indices: int64 [N, k]. weights: float32 [N, k]. shared: [N, hidden], added last.
 
         Returns:
-            float32 [N, hidden], summed in float32.
+            [N, hidden], summed in float32; float32, or with ``shared`` in the type of ``x``.
         """
-        return routed_sum(x, indices, weights, (self.w1, self.w2, self.w3), self.limit, self.rounds_input)
+        out = routed_sum(x, indices, weights, (self.w1, self.w2, self.w3), self.limit, self.rounds_input)
+        return out if shared is None else (out + shared).to(x.dtype)
 
     def extra_repr(self) -> str:
         experts, intermediate, hidden = self.w1.shape
@@ -188,10 +191,8 @@ class MoE(nn.Module):
 
     def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
         """x [N, hidden], image_mask bool [N] or None -> [N, hidden] in the type of ``x``, cast once from float32."""
-        out = self.experts(x, *self.gate.choose(x, image_mask))
-        if self.shared_experts is not None:
-            out = out + self.shared_experts(x)
-        return out.to(x.dtype)
+        shared = None if self.shared_experts is None else self.shared_experts(x)
+        return self.experts(x, *self.gate.choose(x, image_mask), shared).to(x.dtype)
 
 
 def sqrt_softplus(x: torch.Tensor) -> torch.Tensor:

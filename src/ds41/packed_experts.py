@@ -40,19 +40,22 @@ class PackedExperts(nn.Module):
             self.register_buffer(f"{name}_codes", codes)
             self.register_buffer(f"{name}_scales", scales)
 
-    def forward(self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Arguments and result of :meth:`ds41.moe.Experts.forward`; no gradient."""
         if choose_backend(x.device).name == "triton":
             return operators.experts_packed(
                 x.to(self.dtype), indices, weights, *self._stored("w1"), *self._stored("w3"), *self._stored("w2"),
-                self.limit, self.rounds_input,
+                self.limit, self.rounds_input, None if shared is None else shared.to(x.dtype),
             )  # fmt: skip
         visited, renumbered = indices.unique(return_inverse=True)
         matrices = tuple(
             EXPERT_ROWS.decode(Packed(*(part[visited] for part in self._stored(name))), self.dtype)
             for name in _MATRICES
         )
-        return routed_sum(x, renumbered, weights, matrices, self.limit, self.rounds_input)
+        out = routed_sum(x, renumbered, weights, matrices, self.limit, self.rounds_input)
+        return out if shared is None else (out + shared).to(x.dtype)
 
     def extra_repr(self) -> str:
         experts, intermediate, half = self.w1_codes.shape

@@ -354,7 +354,7 @@ def test_all_of_the_output_is_written_and_nothing_else(formulation, device):
     assert rows[-128:].isnan().all()
 
     out = torch.full((3 + 2, 64), torch.nan, device=device)
-    sum_choices_launch(rows[128:-128], indices, out[1:-1], experts=4).run()
+    sum_choices_launch(rows[128:-128], indices, None, out[1:-1], experts=4).run()
     assert torch.equal(out[1:-1], experts_down(expected, order, marks, indices, *w2))
     assert out[[0, -1]].isnan().all()
 
@@ -438,3 +438,14 @@ def test_groups_name_what_they_cannot_take():
         group_tokens(torch.zeros(3, dtype=torch.int64), 1, 16)
     with pytest.raises(ValueError, match="block_m is 8; expected 16 or more"):
         ExpertTiles.of(8, torch.bfloat16, 90)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_shared_expert_is_added_last_in_its_own_type(dtype, device):
+    rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(2)).to(device)
+    indices = torch.tensor([[0, 1], [2, 9], [9, 9]], device=device)
+    shared = torch.randn(3, 80, generator=torch.Generator().manual_seed(3)).to(device, dtype)[:, ::2]
+    out = torch.full((3, 40), float("nan"), dtype=dtype, device=device)
+    sum_choices_launch(rows, indices, shared.contiguous(), out, experts=4).run()
+    wanted = torch.stack((rows[0] + rows[1], rows[2], torch.zeros_like(rows[0]))) + shared.float()
+    assert torch.equal(out, wanted.to(dtype))

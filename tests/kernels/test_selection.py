@@ -1,6 +1,5 @@
 """Selection of entries and of candidate blocks: equal, index by index, to the torch rule."""
 
-
 import pytest
 import torch
 

@@ -90,8 +90,10 @@ def _routed(logits, bias, bias_vl, image_mask, top_k, renormalize, scaling):
     return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape)
 
 
-def _summed(x, *rest, **named):
-    return x.new_empty(x.shape, dtype=torch.float32)
+def _summed(
+    x, indices, weights, w1_codes, w1_scales, w3_codes, w3_scales, w2_codes, w2_scales, limit, round_inputs, shared=None
+):
+    return x.new_empty(x.shape, dtype=torch.float32 if shared is None else shared.dtype)
 
 
 def _site(streams, y, post, comb, pre, *rest, **named):
