@@ -15,7 +15,7 @@ CHECKS_READY := $(VENV)/.ready-checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks html test lint hygiene workflows unit kernels pages bench bench-peers serve clean
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab pages bench bench-peers serve clean
 
 help:
 	@echo "make book       execute the chapters and build the book"
@@ -23,6 +23,7 @@ help:
 	@echo "make test       every check: what a change has to pass"
 	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
 	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
+	@echo "make kernels-colab  the kernel tests on Triton 3.6, as Colab has it"
 	@echo "make bench      time the formats beside other libraries, and a decode step at a million tokens"
 	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
 	@echo "make clean      remove what was built; .venv stays"
@@ -61,10 +62,15 @@ workflows: $(CHECKS_READY)
 	$(RUN) ci/lint_workflows.py
 
 unit: $(CHECKS_READY)
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 kernels: $(BOOK_READY)
 	$(RUN) ci/compile_kernels.py
+
+# The kernel tests on Colab's Triton and numpy, beside the pinned torch.
+kernels-colab: $(CHECKS_READY)
+	$(RUN) -m pip install --quiet $(PIP_FLAGS) --no-deps --upgrade --target build/colab-triton triton==3.6.0 numpy==2.1.3
+	PYTHONPATH=build/colab-triton $(RUN) -m pytest -n 2 --dist loadfile tests/kernels
 
 pages: $(CHECKS_READY)
 	$(RUN) ci/check_book.py
@@ -72,6 +78,7 @@ pages: $(CHECKS_READY)
 bench: $(CHECKS_READY)
 	$(RUN) benchmarks/formats.py
 	$(RUN) benchmarks/million.py
+	$(RUN) benchmarks/kernels.py
 
 bench-peers: $(CHECKS_READY)
 	$(RUN) -m pip install --quiet $(PIP_FLAGS) transformers==5.24.0

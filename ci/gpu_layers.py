@@ -100,7 +100,7 @@ def wide_config():
 
 
 @torch.no_grad()
-def launches_by_layer(config, device: torch.device, dtype: torch.dtype, prefill: int = 24) -> list[LayerLaunches]:
+def launches_by_layer(config, device: torch.device, dtype: torch.dtype, prefill: int = 8) -> list[LayerLaunches]:
     """Launches of the first layer of each mode, in a prefill of ``prefill`` tokens and in a decode step."""
     from ds41.ops.launches import count_launches
 
@@ -127,6 +127,7 @@ def launches_by_layer(config, device: torch.device, dtype: torch.dtype, prefill:
                 counts = (len(launches.kernels), len(launches.torch))
                 found.append(LayerLaunches(index, mode, phase, *counts, seen, names))
                 state = after
+        layers.cache.advance([tokens] * layers.batch)
     return found
 
 
