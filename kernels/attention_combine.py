@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .attention_softmax import NO_KEY, finish
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 
 HEAD_TILE = 4
 NUM_WARPS = 4
@@ -112,4 +112,4 @@ def compile_cases() -> Iterator[CompileCase]:
         sums = partial.new_empty((20, 1, 64))
         turn = partial.new_empty((1, 32))
         launch = attention_combine_launch(partial, sums, sums, sums[0, 0], turn, turn, out)
-        yield CompileCase(f"attention_combine_{str(dtype).removeprefix('torch.')}", launch)
+        yield CompileCase(f"attention_combine_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

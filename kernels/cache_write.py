@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import to_float
 from .tiles import FLOAT_TYPES, element_bits
 from .write_tile import (
@@ -207,4 +207,4 @@ def compile_cases() -> Iterator[CompileCase]:
             launch = write_rows_launch(
                 x, x.new_empty(channels, dtype=torch.float32), 1e-20, latent, *to, **block_format
             )
-            yield CompileCase(f"write_{name}_{str(dtype).removeprefix('torch.')}", launch)
+            yield CompileCase(f"write_{name}_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

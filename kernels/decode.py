@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import bf16_of_float, e2m1_to_float, e4m3_to_float, e8m0_to_float
 from .tiles import FLOAT_TYPES, NUM_WARPS, Tiling, as_rows, check_format, element_bits
 
@@ -170,4 +170,4 @@ def compile_cases() -> Iterator[CompileCase]:
                 scale=scale,
                 block=block,
             )
-            yield CompileCase(f"decode_{name}_{str(dtype).removeprefix('torch.')}", launch)
+            yield CompileCase(f"decode_{name}_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .blocks import encode_tile
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import INFINITY_BITS, float_bits
 from .tiles import FLOAT_TYPES, NUM_WARPS, Tiling, as_rows, check_format, element_bits
 
@@ -163,4 +163,4 @@ def compile_cases() -> Iterator[CompileCase]:
                 block=block,
                 amax_floor=amax_floor,
             )
-            yield CompileCase(f"encode_{name}_{str(dtype).removeprefix('torch.')}", launch)
+            yield CompileCase(f"encode_{name}_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

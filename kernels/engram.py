@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import bf16_of_float, e4m3_to_float, e8m0_to_float
 from .tiles import FLOAT_TYPES, NUM_WARPS, Tiling
 
@@ -264,4 +264,4 @@ def compile_cases() -> Iterator[CompileCase]:
             windows.new_empty((4096, 24)),
             codes.new_empty((4096 * 24, 256), dtype=dtype),
         )
-        yield CompileCase(f"engram_rows_{str(dtype).removeprefix('torch.')}", launch)
+        yield CompileCase(f"engram_rows_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import as_float, bf16_of_float, float_bits
 from .tiles import FLOAT_TYPES
 
@@ -189,4 +189,4 @@ def compile_cases() -> Iterator[CompileCase]:
         launch = engram_write_launch(
             streams, streams.new_empty((4096, 25600)), weight, weight, mask, streams, eps=1e-20
         )
-        yield CompileCase(f"engram_write_{name}", launch)
+        yield CompileCase(f"engram_write_{name}", launch, targets=targets_of(dtype))

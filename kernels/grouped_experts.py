@@ -17,7 +17,7 @@ from .encode import encode_blocks
 from .expert_products import experts_down_launch, experts_up_launch
 from .expert_tiles import ExpertTiles, rows_per_tile
 from .group_tokens import group_tokens
-from .launch import CompileCase, Launch, capability
+from .launch import CompileCase, Launch, capability, targets_of
 from .numbers import to_type
 from .tiles import FLOAT_TYPES
 
@@ -254,7 +254,7 @@ def compile_cases() -> Iterator[CompileCase]:
         indices = rows.new_empty((4096, 6), dtype=torch.int64)
         shared = rows.new_empty((4096, 5120))
         launch = sum_choices_launch(rows, indices, shared, torch.empty_like(shared), experts=384)
-        yield CompileCase(f"sum_choices_{str(dtype).removeprefix('torch.')}", launch)
+        yield CompileCase(f"sum_choices_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

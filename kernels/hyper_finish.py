@@ -10,7 +10,7 @@ import triton.language as tl
 
 from .hyper_site import MIXES, ROW_SQUARES, STREAM_SQUARES, inverse_root, normalised, store_coefficients
 from .hyper_sweep import Site, SweepTiling, meta_site
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import to_type
 from .tiles import FLOAT_TYPES
 
@@ -94,4 +94,5 @@ def compile_cases() -> Iterator[CompileCase]:
     for dtype in FLOAT_TYPES:
         site = meta_site(16, 5120, dtype, True, True)
         parts = torch.empty(SweepTiling.of(16, 5120).splits, 16, MIXES.value, device="meta")
-        yield CompileCase(f"hyper_finish_{str(dtype).removeprefix('torch.')}", finish_launch(site, parts))
+        launch = finish_launch(site, parts)
+        yield CompileCase(f"hyper_finish_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

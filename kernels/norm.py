@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import bf16_of_float
 from .tiles import FLOAT_TYPES, as_rows
 
@@ -81,4 +81,4 @@ def compile_cases() -> Iterator[CompileCase]:
     for dtype in FLOAT_TYPES:
         x = torch.empty(65536, 1280, dtype=dtype, device="meta")
         launch = rms_norm_launch(x, x.new_empty(1280, dtype=torch.float32), torch.empty_like(x), 1e-20)
-        yield CompileCase(f"rms_norm_{str(dtype).removeprefix('torch.')}", launch, wide=False)
+        yield CompileCase(f"rms_norm_{str(dtype).removeprefix('torch.')}", launch, False, targets_of(dtype))

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import to_float, to_type
 from .tiles import FLOAT_TYPES, TILE_ELEMENTS, element_bits
 from .write_tile import (
@@ -254,4 +254,4 @@ def compile_cases() -> Iterator[CompileCase]:
             value, value, waiting, waiting, index, index, weight, 1e-20, latent, *to,
             element="e2m1", scale="e4m3", block=16, amax_floor=6 * 2.0**-9,
         )  # fmt: skip
-        yield CompileCase(f"write_pooled_{str(dtype).removeprefix('torch.')}", launch)
+        yield CompileCase(f"write_pooled_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

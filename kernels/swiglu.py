@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import CompileCase, Launch
+from .launch import CompileCase, Launch, targets_of
 from .numbers import bf16_of_float
 from .tiles import FLOAT_TYPES
 
@@ -72,4 +72,5 @@ def compile_cases() -> Iterator[CompileCase]:
     """The shared expert of the published model, 2304 channels."""
     for dtype in FLOAT_TYPES:
         x = torch.empty(65536, 2304, dtype=dtype, device="meta")
-        yield CompileCase(f"swiglu_{str(dtype).removeprefix('torch.')}", swiglu_launch(x, x, x, 10.0), wide=True)
+        launch = swiglu_launch(x, x, x, 10.0)
+        yield CompileCase(f"swiglu_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))
