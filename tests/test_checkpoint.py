@@ -29,6 +29,7 @@ from ds41.checkpoint.inventory import weights as all_weights
 from ds41.checkpoint.memory import available_bytes, model_bytes
 from ds41.checkpoint.names import model_weights
 from ds41.config_files import config_to_json
+from ds41.engram.prefetch import PrefetchingTable
 from ds41.linear import Linear
 from ds41.model import Model
 from ds41.moe import Experts
@@ -190,6 +191,19 @@ def test_engram_tables_may_stay_on_disk(tmp_path):
     for name in tables:
         for part in (name, name.replace("weight", "scale")):
             assert after[part] == before[part]
+
+
+def test_rows_of_tables_on_disk_set_out_before_the_first_layer_runs(monkeypatch):
+    model = load_checkpoint(TINY, engram="disk", dtype=torch.float32)
+    events = []
+    prefetch = PrefetchingTable.prefetch
+    monkeypatch.setattr(
+        PrefetchingTable, "prefetch", lambda table, rows: events.append("prefetch") or prefetch(table, rows)
+    )
+    model.layers[0].register_forward_pre_hook(lambda *_: events.append("first layer"))
+    model.prefill(torch.arange(3, 9), model.new_cache(8))
+    assert events == ["prefetch"] * len(model.config.engram_layer_ids) + ["first layer"]
+    assert not any(model.layers[layer].engram.embed._pending for layer in model.config.engram_layer_ids)
 
 
 def test_weights_come_and_go_in_pieces(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from torch import nn
 from ds41.attention import Attention, Memory, Selection
 from ds41.config import LayerPlan, ModelConfig
 from ds41.engram import Engram
+from ds41.engram.prefetch import PendingRows
 from ds41.hyper_connections import Coefficients, HyperConnection, Update, collapse, expand, leave
 from ds41.linear import Quantization
 from ds41.moe import MoE
@@ -29,6 +30,7 @@ class Hidden:
     received: [N, n, hidden], the streams as the last site received them. update: what that site adds to them; the
     next site writes it, in the same sweep in which it reads them. weights: float32 [N, n], predicted at the last
     site, that collapse them at the next. step: whose tokens these are. engram_rows: int64 [N, columns] by layer.
+    pending: rows of Engram tables that are being fetched; they are given up when nobody holds them.
     """
 
     received: torch.Tensor
@@ -36,6 +38,7 @@ class Hidden:
     step: Step
     engram_rows: dict[int, torch.Tensor]
     update: Update | None = None
+    pending: tuple[PendingRows, ...] = ()
 
     @cached_property
     def streams(self) -> torch.Tensor:
@@ -56,7 +59,7 @@ class Hidden:
     def only(self, kept: torch.Tensor, step: Step) -> Hidden:
         """The tokens with flat indices ``kept``, which are those of ``step``."""
         rows = {layer: row[kept] for layer, row in self.engram_rows.items()}
-        return Hidden(self.streams[kept], self.weights[kept], step, rows)
+        return Hidden(self.streams[kept], self.weights[kept], step, rows, pending=self.pending)
 
 
 class Block(nn.Module):

@@ -19,6 +19,7 @@ from ds41.cache import Cache
 from ds41.cache.storage import check_storage
 from ds41.config import ModelConfig
 from ds41.engram import Hasher, look_back, new_history
+from ds41.engram.prefetch import PendingRows, PrefetchingTable
 from ds41.hyper_connections import first_weights, repeat_to_streams
 from ds41.linear import Linear, Quantization, check_quantization
 from ds41.norm import RMSNorm
@@ -207,8 +208,13 @@ class Model(nn.Module):
             return Hidden(streams, weights, step, {}), None
         compressed = self.hasher.compress(tokens.ids, step.image, validate=False)
         windows = look_back(compressed, step.position, step.sequence, history, validate=False)
-        # Rows follow from ids alone: they could be on their way before the first layer runs.
-        return Hidden(streams, weights, step, self.hasher.rows(windows, validate=False)), compressed
+        rows = self.hasher.rows(windows, validate=False)
+        return Hidden(streams, weights, step, rows, pending=self._prefetch(rows)), compressed
+
+    def _prefetch(self, rows: dict[int, torch.Tensor]) -> tuple[PendingRows, ...]:
+        """Rows follow from ids alone, so those of tables in host memory set out before the first layer runs."""
+        tables = ((self.layers[layer].engram.embed, row_ids) for layer, row_ids in rows.items())
+        return tuple(table.prefetch(row_ids) for table, row_ids in tables if isinstance(table, PrefetchingTable))
 
     def _run(self, hidden: Hidden, memory: Memory, starts: Sequence[int] | None = None) -> Hidden:
         selections: dict[int, Selection] = {}

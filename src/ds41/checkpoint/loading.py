@@ -17,6 +17,7 @@ from ds41.checkpoint.names import model_weights
 from ds41.checkpoint.pieces import row_pieces, rows_per_scale
 from ds41.config import ModelConfig
 from ds41.engram import EngramTable
+from ds41.engram.prefetch import PrefetchingTable
 from ds41.formats import Packed
 from ds41.linear import Quantization
 from ds41.model import Model
@@ -98,7 +99,7 @@ def _leave_tables_on_disk(model: Model, files: TensorFiles, dtype: torch.dtype) 
     for layer in model.config.engram_layer_ids:
         prefix = f"layers.{layer}.engram.embed"
         codes, scales = (as_bytes(files.tensor(f"{prefix}.{part}")) for part in ("weight", "scale"))
-        model.layers[layer].engram.embed = EngramTable.from_stored(codes, scales, dtype=dtype)
+        model.layers[layer].engram.embed = PrefetchingTable.from_stored(codes, scales, dtype=dtype)
 
 
 def _require_memory(
