@@ -120,10 +120,10 @@ def _tensors(result) -> list[torch.Tensor]:
 
 
 def cases(config: ModelConfig, tokens: int, batch: int, device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
-    """Every case that fits; inputs of one are freed before the next is built, but for the pages."""
+    """Every case, the largest last; inputs of one group are freed before the next is built, but for the pages."""
     floors = {floor.name: floor for floor in kernel_floors(config, tokens, batch)}
     inputs = Inputs(config, tokens, batch, device, dtype)
-    for build in (_streams, _norm, _writes, _indexer, _attention, _moe, _engram):
+    for build in (_streams, _norm, _writes, _indexer, _attention, _engram, _moe):
         for name, kernel, reference, *exact in build(inputs):
             yield Case(floors[name], kernel, reference, *exact)
 
@@ -276,7 +276,8 @@ def _attention(i: Inputs):
 
 
 def _moe(i: Inputs):
-    layer = MoE(i.config, "cache", i.dtype).to(i.device).requires_grad_(False)
+    with i.device:
+        layer = MoE(i.config, "cache", i.dtype).requires_grad_(False)
     x = i.normal(i.batch, i.config.hidden_size)
     gate, experts = layer.gate, layer.experts
     logits = torch.nn.functional.linear(x.float(), gate.weight)
@@ -289,8 +290,9 @@ def _moe(i: Inputs):
     indices, weights = operators.route_tokens(logits, gate.bias, None, None, *choice)
     packed = PackedExperts(experts)
     for name in ("w1", "w2", "w3"):
-        stored = Packed(getattr(packed, f"{name}_codes"), getattr(packed, f"{name}_scales"))
-        getattr(experts, name).copy_(EXPERT_ROWS.decode(stored, i.dtype))
+        stored = zip(getattr(packed, f"{name}_codes"), getattr(packed, f"{name}_scales"), strict=True)
+        for matrix, parts in zip(getattr(experts, name), stored, strict=True):
+            matrix.copy_(EXPERT_ROWS.decode(Packed(*parts), i.dtype))
     yield "experts_packed", lambda: packed(x, indices, weights), lambda: experts(x, indices, weights)
 
 

@@ -36,7 +36,11 @@ class PackedExperts(nn.Module):
             weight = getattr(experts, name).detach()
             if weight.shape[-1] % EXPERT_ROWS.blocks.block:
                 raise ValueError(f"a row of {name} has {weight.shape[-1]} weights; expected whole blocks of 32")
-            codes, scales = EXPERT_ROWS.encode(weight)
+            shapes = EXPERT_ROWS.stored_shapes(tuple(weight.shape))
+            codes, scales = (weight.new_empty(shape, dtype=torch.uint8) for shape in shapes)
+            # One expert at a time: encoding needs several float32 copies of what it is given.
+            for expert, matrix in enumerate(weight):
+                codes[expert], scales[expert] = EXPERT_ROWS.encode(matrix)
             self.register_buffer(f"{name}_codes", codes)
             self.register_buffer(f"{name}_scales", scales)
 
