@@ -367,7 +367,9 @@ def test_nothing_is_not_an_answer(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("nonsense", ["nonsense", [], True, math.nan, -1, object(), lambda *_: None], ids=repr)
+@pytest.mark.parametrize(
+    "nonsense", ["nonsense", [], True, math.nan, -1, object(), lambda *_: None], ids=lambda value: type(value).__name__
+)
 def test_nonsense_gets_a_hint_and_no_traceback(name, nonsense):
     assert check(name, nonsense).message.startswith("not yet. ")
 
