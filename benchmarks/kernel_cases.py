@@ -20,7 +20,7 @@ from ds41.engram.table import StoredRows
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat, Packed
 from ds41.hyper_connections import Coefficients, HyperConnection, collapse, expand
 from ds41.kernel_floors import KernelFloor, kernel_floors
-from ds41.moe import MoE, swiglu
+from ds41.moe import Experts, Router, swiglu
 from ds41.norm import RMSNorm, rms_norm
 from ds41.ops.backend import OVERRIDE
 from ds41.ops.index_scores import index_scores, index_scores_of_pool
@@ -100,12 +100,17 @@ def on_torch() -> Iterator[None]:
 
 
 def differences(case: Case) -> float:
-    """The largest relative difference between a case's two results, over all tensors; bytes count as numbers."""
+    """The largest relative difference between a case's two results, over all tensors; bytes count as numbers.
+
+    Infinite where a case that has to be exact is not, or where one result is finite and the other is not.
+    """
     got = case.kernel()
     with on_torch():
         wanted = case.torch()
     worst = 0.0
     for ours, theirs in zip(_tensors(got), _tensors(wanted), strict=True):
+        if case.exact and not torch.equal(ours, theirs):
+            return float("inf")
         ours, theirs = ours.double().flatten(), theirs.double().flatten()
         finite = torch.isfinite(theirs)
         if not torch.equal(finite, torch.isfinite(ours)):
@@ -199,9 +204,15 @@ def _write(i: Inputs, name: str, fmt: BlockFormat, channels: int, latent: bool):
 
     def by_kernel():
         operators.write_rows(x, weight, 1e-20, kept, *to, **_layout(fmt))
-        return planes[0][0], planes[1][0]
+        stored = (planes[0][0], planes[1][0])
+        return (kept, *stored) if latent else stored
 
-    return name, by_kernel, lambda: tuple(fmt.encode(rotate_by(rms_norm(x, weight), i.turn), validate=False))
+    def by_torch():
+        normed = rms_norm(x, weight)
+        stored = tuple(fmt.encode(rotate_by(normed, i.turn), validate=False))
+        return (normed, *stored) if latent else stored
+
+    return name, by_kernel, by_torch
 
 
 def _indexer(i: Inputs):
@@ -276,10 +287,9 @@ def _attention(i: Inputs):
 
 
 def _moe(i: Inputs):
-    with i.device:
-        layer = MoE(i.config, "cache", i.dtype).requires_grad_(False)
     x = i.normal(i.batch, i.config.hidden_size)
-    gate, experts = layer.gate, layer.experts
+    with i.device:
+        gate = Router(i.config).requires_grad_(False)
     logits = torch.nn.functional.linear(x.float(), gate.weight)
     choice = (gate.top_k, gate.renormalizes, gate.scaling_factor)
     yield (
@@ -288,6 +298,8 @@ def _moe(i: Inputs):
         lambda: tuple(gate.route(logits)[:2]),
     )
     indices, weights = operators.route_tokens(logits, gate.bias, None, None, *choice)
+    with i.device:
+        experts = Experts(i.config, "cache", i.dtype).requires_grad_(False)
     packed = PackedExperts(experts)
     for name in ("w1", "w2", "w3"):
         stored = zip(getattr(packed, f"{name}_codes"), getattr(packed, f"{name}_scales"), strict=True)

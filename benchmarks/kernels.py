@@ -45,19 +45,19 @@ def milliseconds(function) -> float:
 
 @torch.no_grad()
 def measure(config: ModelConfig, tokens: int, batch: int, device: torch.device, dtype: torch.dtype) -> list[Row]:
-    """Time and check each case; one that does not fit the device's memory is left out, and said on stderr."""
+    """Time and check each case. Those that do not fit the device's memory are left out, and named on stderr."""
     sheet = datasheet(torch.cuda.get_device_name(device))
     rows = []
-    every = cases(config, tokens, batch, device, dtype)
-    while True:
-        try:
-            case = next(every, None)
-            if case is None:
-                return rows
-            rows.append(_row(case, sheet))
-        except torch.cuda.OutOfMemoryError as error:
-            print(f"left out for lack of memory: {error}", file=sys.stderr)
-            return rows
+    try:
+        for case in cases(config, tokens, batch, device, dtype):
+            try:
+                rows.append(_row(case, sheet))
+            except torch.cuda.OutOfMemoryError as error:
+                print(f"{case.name} does not fit the device: {error}", file=sys.stderr)
+    except torch.cuda.OutOfMemoryError as error:
+        # The inputs did not fit; cases are in order of size, so those that follow would not either.
+        print(f"the inputs of the next case do not fit the device: {error}", file=sys.stderr)
+    return rows
 
 
 def _row(case: Case, sheet) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -11,15 +10,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def use_checkout() -> None:
-    """Take ``ds41`` from src/ and ``ds41.kernels`` from kernels/, unless they are installed; children inherit it."""
+    """Take ``ds41`` from src/ and ``ds41.kernels`` from kernels/, unless they are installed.
+
+    A child process that needs it calls this too, as tests/conftest.py does.
+    """
     if importlib.util.find_spec("ds41") is not None and importlib.util.find_spec("ds41.kernels") is not None:
         return
     source = str(ROOT / "src")
     if source not in sys.path:
         sys.path.insert(0, source)
-    folders = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if source not in folders:
-        os.environ["PYTHONPATH"] = os.pathsep.join([source, *folders])
     import ds41
 
     # An installation puts the folder of the kernels into the package; here the package is told where they lie.

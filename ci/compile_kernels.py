@@ -1,6 +1,6 @@
 """Compile every kernel for every GPU generation the book speaks of, and print what each costs.
 
-Needs no GPU. Fails on a compile error, on a spill, on more shared memory than sm_75 has, and where a kernel that
+Needs no GPU. Fails on a compile error, on a spill, on more shared memory than the target has, and where a kernel that
 should move its data 16 bytes at a time does not; also where a kernel costs more than the committed table says
 (benchmarks/results/kernels_compiled.json, which --record writes). The full numbers go to build/reports/kernels.json.
 """

@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -41,8 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     if not options.rehearse and not torch.cuda.is_available():
         print("error: this check needs a CUDA device that torch can use; there is none", file=sys.stderr)
         return 2
+    os.environ["DS41_BACKEND"] = "triton"
     if options.rehearse:
-        os.environ.update(TRITON_INTERPRET="1", DS41_BACKEND="triton")
+        os.environ["TRITON_INTERPRET"] = "1"
     else:
         # Under the interpreter the kernels would be checked on the CPU and prove nothing about the GPU.
         os.environ.pop("TRITON_INTERPRET", None)
@@ -79,6 +81,8 @@ class Check:
             self.problems.append(f"{name}: {type(error).__name__}: {error}")
         self.report[name] = found
         self.report["seconds"][name] = round(time.monotonic() - start, 1)
+        # Whatever ends the program later, what was found so far is there.
+        self.write()
 
     def left(self) -> float:
         return self.end - time.monotonic()
@@ -125,34 +129,45 @@ class Check:
         command += ["--device", "cpu" if self.options.rehearse else "cuda", "--budget", str(seconds)]
         try:
             # The last chapter started in time may take longer.
-            status = subprocess.run(command, cwd=ROOT, timeout=seconds + 60).returncode
+            process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+            status = process.wait(seconds + 60)
         except subprocess.TimeoutExpired:
+            # A chapter's kernel is a grandchild, and would go on holding the GPU.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             return self.leave_out("the last chapters", f"{seconds:.0f} s were up")
         if status:
             self.problems.append(f"chapters: ci/run_notebooks.py ended with status {status}")
         return {"status": status}
 
-    def finish(self) -> int:
+    def write(self) -> None:
+        """The report and the table as far as they are."""
         folder = Path(os.environ.get("OUT") or ROOT / "build" / "reports")
         folder.mkdir(parents=True, exist_ok=True)
         self.report["problems"] = self.problems
+        (folder / "gpu.json").write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+        (folder / "gpu.txt").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+
+    def finish(self) -> int:
         total = sum(self.report["seconds"].values())
         self.say(f"{total:.0f} s in all, {len(self.problems)} problems")
         for problem in self.problems:
             self.say(f"PROBLEM {problem}")
-        (folder / "gpu.json").write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-        (folder / "gpu.txt").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        self.write()
         return int(bool(self.problems))
 
 
 def versions(rehearsal: bool) -> dict[str, str]:
     import torch
 
+    from ds41 import environment
+
     device = {"device": "CPU under Triton's interpreter: a rehearsal, no measurement"}
     if not rehearsal:
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
         device = {"device": torch.cuda.get_device_name(), "capability": capability, "cuda": str(torch.version.cuda)}
-    packages = {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
+    packages = {name: metadata.version(name) for name in ("torch", "numpy")}
+    packages["triton"] = environment.triton_version() or "none"
     return {**device, "python": platform.python_version(), **packages}
 
 

@@ -82,6 +82,7 @@ class Measurements:
         from kernel_cases import cases, differences
 
         from ds41 import ModelConfig
+        from ds41.kernel_floors import kernel_floors
 
         limit = TOLERANCE["float32" if self.dtype == torch.float32 else "half"]
         if self.rehearsal:
@@ -94,7 +95,13 @@ class Measurements:
 
             # 128K tokens of 64 sequences are 7.5 GB of pages; a smaller device gets fewer sequences.
             batch = 64 if torch.cuda.get_device_properties(0).total_memory > 60e9 else 8
-            rows = [asdict(row) for row in measure(ModelConfig.flash(), 131072, batch, self.device, self.dtype)]
+            config = ModelConfig.flash()
+            rows = [asdict(row) for row in measure(config, 131072, batch, self.device, self.dtype)]
+        expected = {floor.name for floor in kernel_floors(config, 131072)}
+        for name in sorted(expected - {row["kernel"] for row in rows}):
+            self.check.leave_out(name, "its tensors do not fit the device")
+        if not rows:
+            self.check.problems.append("kernels: not one fits the device")
         self.check.say(f"{'kernel':<30}{'difference':>11}{'ms':>10}{'of floor':>9}{'torch, ms':>11}")
         for row in rows:
             self.check.say(

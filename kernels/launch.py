@@ -41,10 +41,30 @@ class Launch:
     options: dict[str, Any] = field(default_factory=lambda: {"enable_fp_fusion": False})
 
     def run(self) -> None:
+        """Launch it.
+
+        Raises:
+            ValueError: the tensors are on different devices, or on one where no kernel runs.
+        """
+        self._check_devices()
         for launches in _recorders:
             launches.append(self.kernel.__name__)
         with self._device():
             self.kernel[self.grid](**self.arguments, **self.constants, num_warps=self.num_warps, **self.options)
+
+    def _check_devices(self) -> None:
+        tensors = {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
+        places = {name: tensor.device for name, tensor in tensors.items()}
+        first = next(iter(places.values()), None)
+        other = next((name for name, device in places.items() if device != first), None)
+        what = self.kernel.__name__.removesuffix("_kernel")
+        if other is not None:
+            raise ValueError(
+                f"{what}: {other.removesuffix('_ptr')} is on {places[other]}; expected {first}, where "
+                f"{next(iter(places)).removesuffix('_ptr')} is"
+            )
+        if first is not None and first.type not in ("cpu", "cuda"):
+            raise ValueError(f"{what}: the tensors are on {first}; expected a CUDA device, or a CPU to interpret on")
 
     def _device(self):
         """Triton launches on the current CUDA device, which need not be the tensors' own."""

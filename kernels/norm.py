@@ -61,13 +61,17 @@ def rms_norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     """
     if x.dtype not in FLOAT_TYPES:
         raise TypeError(f"x is {x.dtype}; expected one of {', '.join(map(str, FLOAT_TYPES))}")
+    if weight.dtype not in FLOAT_TYPES:
+        raise TypeError(f"weight is {weight.dtype}; expected one of {', '.join(map(str, FLOAT_TYPES))}")
+    if not eps >= 0:
+        raise ValueError(f"eps is {eps}; expected zero or more")
     if x.dim() == 0 or x.shape[-1] == 0 or tuple(weight.shape) != tuple(x.shape[-1:]):
         raise ValueError(f"weight is {list(weight.shape)}, x {list(x.shape)}; expected [C] and [..., C]")
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if out.numel():
         rows = as_rows(x)
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
-        rms_norm_launch(rows, weight, out.view(-1, x.shape[-1]), eps).run()
+        rms_norm_launch(rows, weight.contiguous(), out.view(-1, x.shape[-1]), eps).run()
     return out
 
 

@@ -57,6 +57,8 @@ def swiglu_rows(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Ten
             f"gate is {gate.dtype} {list(gate.shape)}, up {up.dtype} {list(up.shape)}; expected one shape and one of "
             f"{', '.join(map(str, FLOAT_TYPES))}"
         )
+    if not limit > 0:
+        raise ValueError(f"limit is {limit}; expected a positive number")
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if out.numel():
         swiglu_launch(gate.contiguous(), up.contiguous(), out, limit).run()

@@ -126,8 +126,8 @@ def test_borrowed_selections_and_pools(model):
     memory = SequenceMemory(config, step, rounds=False)
     read = {}
     original = memory.main_entries
-    memory.main_entries = lambda layer, sequence, entry: read.setdefault(current, []).append(entry) or original(
-        layer, sequence, entry
+    memory.main_entries = lambda layer, sequence, entry: (
+        read.setdefault(current, []).append(entry) or original(layer, sequence, entry)
     )
     for plan in config.layers:
         current = plan.index

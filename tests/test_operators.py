@@ -57,6 +57,15 @@ def test_every_case_of_the_benchmark_gives_what_torch_gives(run):
     assert {name: difference for name, difference in found.items() if not difference < 1e-4} == {}
 
 
+def test_an_exact_case_that_is_off_by_one_is_infinitely_wrong():
+    floor = kernel_floors(CONFIG, 100, 2)[0]
+    right = torch.arange(1000)
+    wrong = right.clone()
+    wrong[7] += 1
+    assert kernel_cases.differences(kernel_cases.Case(floor, lambda: wrong, lambda: right, True)) == float("inf")
+    assert 0 < kernel_cases.differences(kernel_cases.Case(floor, lambda: wrong, lambda: right)) < 1e-3
+
+
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_schema_and_shapes_of(name, run):
     if name in ("encode_blocks", "decode_blocks"):

@@ -78,9 +78,7 @@ def test_tiles_select_what_one_piece_selects(monkeypatch, tile, piece):
     tiled = indexer._select_from_all(asked(9), step, visible, memory)
     assert torch.equal(tiled.entries, whole.entries)
     assert torch.equal(tiled.candidates, whole.candidates)
-    assert torch.equal(
-        reindexer._select_from_pool(asked(9), step, visible, memory, whole.candidates), from_pool
-    )
+    assert torch.equal(reindexer._select_from_pool(asked(9), step, visible, memory, whole.candidates), from_pool)
 
 
 def test_a_pool_of_everything_restricts_nothing():

@@ -27,6 +27,10 @@ def test_strides_and_empty_input(device):
     for view in (x[::2, 5:25], x[:, ::2], x.t()[:20].t()):
         assert torch.equal(rms_norm_rows(view, weight, 1e-20), rms_norm_rows(view.contiguous(), weight, 1e-20))
     assert rms_norm_rows(x[:0, :20], weight, 1e-20).shape == (0, 20)
+    wide = torch.randn(20, 2, generator=torch.Generator().manual_seed(2)).to(device)
+    for strided in (wide[:, 0], torch.full((1,), 2.0, device=device).expand(20)):
+        got = rms_norm_rows(x[:, :20], strided, 1e-20)
+        assert torch.equal(got, rms_norm_rows(x[:, :20], strided.contiguous(), 1e-20))
 
 
 def test_a_row_of_zeros_stays_finite_and_the_published_epsilon_does_not_vanish(device):
@@ -43,3 +47,9 @@ def test_refuses_what_does_not_fit(device):
         rms_norm_rows(x, torch.ones(4, device=device), 1e-20)
     with pytest.raises(TypeError, match=r"torch\.float64"):
         rms_norm_rows(x.double(), torch.ones(8, device=device), 1e-20)
+    with pytest.raises(TypeError, match=r"weight is torch\.int64"):
+        rms_norm_rows(x, torch.ones(8, dtype=torch.int64, device=device), 1e-20)
+    with pytest.raises(ValueError, match=r"eps is -1\.0"):
+        rms_norm_rows(x, torch.ones(8, device=device), -1.0)
+    with pytest.raises(ValueError, match="rms_norm: weight is on meta; expected"):
+        rms_norm_rows(x, torch.ones(8, device="meta"), 1e-20)

@@ -40,3 +40,6 @@ def test_refuses_what_does_not_fit(device):
         swiglu_rows(x, x.t(), 1.0)
     with pytest.raises(ValueError, match="expected one shape and one of"):
         swiglu_rows(x.double(), x.double(), 1.0)
+    for limit in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="expected a positive number"):
+            swiglu_rows(x, x, limit)

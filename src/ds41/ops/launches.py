@@ -1,7 +1,8 @@
 """What a piece of the model asks of the device: its kernels, and the torch operators that launch at least one.
 
 Counting needs no GPU. It is exact for the kernels of :mod:`ds41.kernels`. A torch operator counts as one launch, which
-is the least it can be; views and allocations count as none.
+is the least it can be; views and allocations count as none. What an operator of ours does by torch within itself, such
+as a copy of a strided argument, is not seen.
 """
 
 from __future__ import annotations
