@@ -120,7 +120,9 @@ def test_a_missing_gpu_is_one_line(capsys):
 def test_text_streams_and_an_interrupt_ends_it():
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "ds41", "generate", FOLDER, "text", "--seed", "0", "--max-new-tokens", "230"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    # A parent that ignores the interrupt, as some test runners do, would hand that down.
+    options = {"env": environment, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

@@ -1,4 +1,7 @@
-"""A browser for the figures: one Chromium for the session, a fresh page for each look."""
+"""A browser for the figures: one Chromium for a file of tests, a fresh page for each look.
+
+Not for the session: Playwright allows one at a time in a process, and other tests open theirs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from project import Project
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
     try:
         with ci_browser.chromium() as running:
