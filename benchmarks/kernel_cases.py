@@ -182,7 +182,7 @@ def _writes(i: Inputs):
     latent, planes = i.normal(i.batch, c.head_dim), _planes(i, MAIN_KV, c.head_dim)
     each = torch.arange(i.batch, device=i.device)
     to = (i.turn.real, i.turn.imag, *planes, None, each)
-    layout = _layout(MAIN_KV)
+    layout = MAIN_KV.layout
 
     def by_torch():
         share = torch.sigmoid(waiting[1] - gate)
@@ -203,7 +203,7 @@ def _write(i: Inputs, name: str, fmt: BlockFormat, channels: int, latent: bool):
     to = (i.turn.real, i.turn.imag, *planes, None, place)
 
     def by_kernel():
-        operators.write_rows(x, weight, 1e-20, kept, *to, **_layout(fmt))
+        operators.write_rows(x, weight, 1e-20, kept, *to, **fmt.layout)
         stored = (planes[0][0], planes[1][0])
         return (kept, *stored) if latent else stored
 
@@ -349,7 +349,3 @@ def _engram(i: Inputs):
 def _planes(i: Inputs, fmt: BlockFormat, channels: int) -> Packed:
     row = fmt.encode(torch.ones(1, channels, device=i.device), validate=False)
     return Packed(*(part.new_zeros(1, i.batch, part.shape[1]) for part in row))
-
-
-def _layout(fmt: BlockFormat) -> dict:
-    return {"element": fmt.element, "scale": fmt.scale, "block": fmt.block, "amax_floor": fmt.amax_floor}

@@ -79,6 +79,11 @@ class BlockFormat:
         """Bits per stored channel, the scale's share included: 4.5, 4.25 and 8.25."""
         return self.element_bits + 8 / self.block
 
+    @property
+    def layout(self) -> dict[str, str | int | float]:
+        """What a kernel that encodes has to know, by the names of its arguments."""
+        return {"element": self.element, "scale": self.scale, "block": self.block, "amax_floor": self.amax_floor}
+
     def bytes_per_row(self, channels: int) -> int:
         """Bytes of one row of ``channels`` channels, scales included."""
         self._check_channels(channels)

@@ -15,7 +15,7 @@ import torch
 
 from ds41.attention.indexer import Indexer, Selection, all_visible, rows_per_tile
 from ds41.attention.kernel_memory import KernelMemory, WindowPlane
-from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat, Packed
+from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, Packed
 from ds41.ops.operators import operators
 from ds41.ops.selection import entries_of_blocks
 from ds41.rope import layer_frequencies, turns
@@ -86,7 +86,7 @@ def select(
     longest = step.longest // plan.ratio
     if longest <= config.index_topk:
         return all_visible(visible, longest)
-    asked = Packed(*operators.encode_blocks(indexer.query_heads(latent, turn), **_layout(INDEX_KEY)))
+    asked = Packed(*operators.encode_blocks(indexer.query_heads(latent, turn), **INDEX_KEY.layout))
     weight = indexer.head_weights(x)
     keys = memory.cache.pool.index_plane(plan.kv_source)
     stored = (keys.codes, keys.scales, memory.cache.page_table)
@@ -127,7 +127,7 @@ def _write_window(
         window.rows.scales[None],
         None,
         window.place,
-        **_layout(WINDOW_KV),
+        **WINDOW_KV.layout,
     )
 
 
@@ -145,13 +145,13 @@ def _write_entries(layer: Attention, x: torch.Tensor, step: Step, memory: Kernel
     destination = (latent, turn.real, turn.imag, main.codes, main.scales)
     norm = (part.norm.weight, part.norm.eps)
     if plan.ratio == 1:
-        operators.write_rows(part.wkv(x), *norm, *destination, page, place, **_layout(MAIN_KV))
+        operators.write_rows(part.wkv(x), *norm, *destination, page, place, **MAIN_KV.layout)
     else:
         page = torch.where(step.position % plan.ratio == plan.ratio - 1, page, -1)
         value, gate = part.wkv(x), part.wgate(x)
         waiting = memory.open_rows(plan.index, step, value, gate)
         operators.write_pooled(
-            value, gate, *waiting, *_pairs(step, page), *norm, *destination, page, place, **_layout(MAIN_KV)
+            value, gate, *waiting, *_pairs(step, page), *norm, *destination, page, place, **MAIN_KV.layout
         )
     operators.write_rows(
         keys.wk(latent),
@@ -164,7 +164,7 @@ def _write_entries(layer: Attention, x: torch.Tensor, step: Step, memory: Kernel
         index.scales,
         page,
         place,
-        **_layout(INDEX_KEY),
+        **INDEX_KEY.layout,
     )
 
 
@@ -177,12 +177,3 @@ def _pairs(step: Step, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     flat = torch.arange(step.tokens, device=step.position.device)
     begins = step.position == step.first_position[step.sequence]
     return torch.where(begins, step.sequence, sequences + flat - 1), torch.where(page < 0, -1, flat)
-
-
-def _layout(block_format: BlockFormat) -> dict:
-    return {
-        "element": block_format.element,
-        "scale": block_format.scale,
-        "block": block_format.block,
-        "amax_floor": block_format.amax_floor,
-    }

@@ -24,9 +24,7 @@ def encode(fmt: BlockFormat, x: torch.Tensor, validate: bool = True, backend: Ba
         return fmt.encode(x, validate=validate)
     from ds41.kernels.encode import encode_blocks
 
-    codes, scales, finite = encode_blocks(
-        x, element=fmt.element, scale=fmt.scale, block=fmt.block, amax_floor=fmt.amax_floor, check=validate
-    )
+    codes, scales, finite = encode_blocks(x, **fmt.layout, check=validate)
     if not finite:
         raise not_finite_error(x)
     return Packed(codes, scales)
