@@ -246,7 +246,7 @@ def test_no_room_changes_nothing(rounded):
 
 def test_bad_calls_are_named(rounded, exact):
     cache = rounded.new_cache(32)
-    with pytest.raises(ValueError, match="decoder is 'half'; expected 'full' or 'bounded'"):
+    with pytest.raises(ValueError, match="decoder is 'half'; expected 'full', 'bounded' or 'exact'"):
         rounded.prefill(IDS[:4], cache, decoder="half")
     with pytest.raises(ValueError, match="chunk_tokens is 0"):
         rounded.prefill(IDS[:4], cache, chunk_tokens=0)

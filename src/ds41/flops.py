@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 from ds41.config import LayerPlan, ModelConfig
+from ds41.decoder_tail import Decoder, tail_starts
 from ds41.ledger import check_tokens
-
-# "exact" runs each layer above the last source on as many tokens as the last token's logits depend on.
-Decoder = Literal["full", "bounded", "exact"]
 
 # Each part and the modules whose products it is made of. A part without modules is what its surroundings leave.
 _MODULES = {
@@ -122,21 +121,9 @@ def by_layer(
 
 
 def attention_begins(config: ModelConfig, tokens: int, decoder: Decoder) -> tuple[int, ...]:
-    """For each layer the first of ``tokens`` prompt tokens that it attends for; the rest leave at most their keys.
-
-    "exact" walks down from the last layer, where one token is wanted: a token needs its whole window, so each layer
-    hands ``sliding_window - 1`` more tokens to the one above it.
-    """
-    if decoder not in ("full", "bounded", "exact"):
-        raise ValueError(f"decoder is {decoder!r}; expected 'full', 'bounded' or 'exact'")
-    if decoder == "full":
-        return (0,) * config.num_hidden_layers
-    begins = []
-    for plan in config.layers:
-        above = config.num_hidden_layers - 1 - plan.index
-        kept = config.sliding_window if decoder == "bounded" else 1 + above * (config.sliding_window - 1)
-        begins.append(0 if plan.index < config.decoder_start else max(0, tokens - kept))
-    return tuple(begins)
+    """For each layer the first of ``tokens`` prompt tokens that it attends for; the rest leave at most their keys."""
+    starts = tail_starts(config, 0, tokens, decoder)
+    return tuple(accumulate((starts.get(plan.index, 0) for plan in config.layers), max))
 
 
 def layer_flops(config: ModelConfig, plan: LayerPlan, work: Work) -> Flops:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import get_args
 
 import torch
 from tokenizers import Tokenizer
 
-from ds41.model import Decoder, Model
+from ds41.decoder_tail import Decoder, check_decoder
+from ds41.model import Model
 from ds41.tokenizer import REPLACEMENT_CHARACTER
 
 # A character has up to four bytes; so long as three may be all there is of one, it is not shown.
@@ -43,8 +43,7 @@ def generate(
             than the model's positions. FloatingPointError: while drawing: the logits are not finite.
     """
     check_sampling(temperature, top_p, seed)
-    if decoder not in get_args(Decoder):
-        raise ValueError(f"decoder is {decoder!r}; expected one of {get_args(Decoder)}")
+    check_decoder(decoder)
     prompt = _checked_prompt(model, prompt_ids, max_new_tokens)
     stops = {model.config.eos_token_id} if stop_ids is None else set(stop_ids)
     random = torch.Generator()

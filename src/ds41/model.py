@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from ds41.block import Block, Hidden
 from ds41.cache import Cache
 from ds41.cache.storage import check_storage
 from ds41.config import ModelConfig
+from ds41.decoder_tail import Decoder, Tails, begin_tail, check_decoder, tail_starts
 from ds41.engram import Hasher, look_back, new_history
 from ds41.engram.prefetch import PendingRows, PrefetchingTable
 from ds41.hyper_connections import first_weights, repeat_to_streams
@@ -27,7 +27,6 @@ from ds41.step import Step
 from ds41.tokenizer import byte_tokenizer, compression_map
 from ds41.tokens import Tokens, token_rows
 
-Decoder = Literal["full", "bounded"]
 # Activations of a prefill exist for this many tokens of a sequence at a time.
 _CHUNK = 1024
 
@@ -132,7 +131,9 @@ class Model(nn.Module):
             decoder: "full" runs every layer on every token. "bounded" runs the last source's attention and the
                 layers above it on the last ``sliding_window`` of this call's tokens only; their windows begin there,
                 and a call with fewer tokens continues those of the calls before (report section 3.2.2). So a prompt
-                in several calls gives other logits than in one. All global entries are written either way.
+                in several calls gives other logits than in one. "exact" runs each of those layers on the tokens that
+                the windows above it follow from, and gives what "full" gives up to rounding. All global entries are
+                written in any case.
             chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
                 same result up to rounding.
 
@@ -143,8 +144,7 @@ class Model(nn.Module):
             ValueError: ids outside the vocabulary, or rows that do not fit the cache. CacheError: no room; nothing
                 is written then.
         """
-        if decoder not in ("full", "bounded"):
-            raise ValueError(f"decoder is {decoder!r}; expected 'full' or 'bounded'")
+        check_decoder(decoder)
         if chunk_tokens < 1:
             raise ValueError(f"chunk_tokens is {chunk_tokens}; expected 1 or more")
         self._check_cache(cache)
@@ -152,10 +152,13 @@ class Model(nn.Module):
         cache.reserve(tokens.counts)
         logits = torch.full((cache.batch, self.config.vocab_size), torch.nan, device=self.device)
         remaining, before = list(tokens.counts), cache.window_start.clone()
-        starts = self._bounded_starts(tokens.counts, cache) if decoder == "bounded" else None
+        tails = Tails(cache.batch)
+        for row, (length, count) in enumerate(zip(cache.lengths, tokens.counts, strict=True)):
+            tails.set(row, tail_starts(self.config, length, length + count, decoder))
+            begin_tail(cache, row, tails.rows[row])
         try:
             for chunk in tokens.chunks(chunk_tokens):
-                hidden = self._append(chunk, cache, starts)
+                hidden = self._append(chunk, cache, tails)
                 remaining = [left - count for left, count in zip(remaining, chunk.counts, strict=True)]
                 ended = [b for b, count in enumerate(chunk.counts) if count and not remaining[b]]
                 if ended:
@@ -166,6 +169,43 @@ class Model(nn.Module):
             cache.window_start.copy_(torch.where(unreached, before, cache.window_start))
             raise
         return logits
+
+    @torch.no_grad()
+    def extend(
+        self,
+        rows: Sequence[torch.Tensor] | Sequence[Sequence[int]],
+        cache: Cache,
+        wanted: Sequence[int],
+        tails: Tails | None = None,
+        images: Sequence[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """One step of a batch in which some sequences are prefilled piece by piece while others decode.
+
+        Args:
+            rows: new tokens of each sequence of the cache, of any lengths, perhaps none.
+            wanted: the sequences whose last new token's logits are asked for, each with a token in this step.
+            tails: from where on the layers above the last source run (:mod:`ds41.decoder_tail`); None for all tokens.
+            images: bool, which of the tokens belong to images, rows like ``rows``.
+
+        Returns:
+            Logits, float32 [len(wanted), vocab].
+
+        Raises:
+            ValueError, TypeError, CacheError: as :meth:`prefill`; nothing is written then.
+        """
+        self._check_cache(cache)
+        tokens = token_rows(rows, cache.batch, self.config, self.device, images)
+        wanted = list(wanted)
+        for row in wanted:
+            if not 0 <= row < cache.batch or not tokens.counts[row]:
+                raise ValueError(f"logits of row {row} are wanted, which has no token in this step")
+        cache.reserve(tokens.counts)
+        hidden = self._append(tokens, cache, tails)
+        if not wanted:
+            return torch.empty(0, self.config.vocab_size, device=self.device)
+        if any(not hidden.step.counts[row] for row in wanted):
+            raise ValueError(f"logits are wanted of rows {wanted}, one of which lies before its tail")
+        return self._logits(hidden, hidden.step.last_tokens()[wanted])
 
     @torch.no_grad()
     def decode(self, tokens: int | torch.Tensor | Sequence, cache: Cache) -> torch.Tensor | list[torch.Tensor]:
@@ -190,11 +230,11 @@ class Model(nn.Module):
         logits = self._logits(self._append(new, cache), slice(None)).split(new.counts)
         return torch.stack(logits) if len(set(new.counts)) == 1 else list(logits)
 
-    def _append(self, tokens: Tokens, cache: Cache, starts: Sequence[int] | None = None) -> Hidden:
+    def _append(self, tokens: Tokens, cache: Cache, tails: Tails | None = None) -> Hidden:
         step = tokens.step(cache.lengths)
         hidden, compressed = self._enter(tokens, step, cache.history())
         memory = KernelMemory(cache) if KernelMemory.suits(cache) else CacheMemory(cache)
-        hidden = self._run(hidden, memory, starts)
+        hidden = self._run(hidden, memory, tails)
         if compressed is not None:
             cache.write_history(step.sequence, step.position, compressed)
         cache.advance(tokens.counts)
@@ -216,26 +256,16 @@ class Model(nn.Module):
         tables = ((self.layers[layer].engram.embed, row_ids) for layer, row_ids in rows.items())
         return tuple(table.prefetch(row_ids) for table, row_ids in tables if isinstance(table, PrefetchingTable))
 
-    def _run(self, hidden: Hidden, memory: Memory, starts: Sequence[int] | None = None) -> Hidden:
+    def _run(self, hidden: Hidden, memory: Memory, tails: Tails | None = None) -> Hidden:
         selections: dict[int, Selection] = {}
         for layer, block in enumerate(self.layers):
-            narrows = starts is not None and layer == self.config.decoder_start
-            hidden = block(hidden, memory, selections, starts if narrows else None)
+            hidden = block(hidden, memory, selections, None if tails is None else tails.of(layer))
             if hidden.step.tokens == 0:
                 break
         return hidden
 
     def _logits(self, hidden: Hidden, tokens: torch.Tensor | slice) -> torch.Tensor:
         return self.head(hidden.out_of(tokens, self.norm))
-
-    def _bounded_starts(self, counts: Sequence[int], cache: Cache) -> list[int]:
-        """Where each prompt's last window begins; the layers above the last source have no rows before it."""
-        starts = []
-        for row, (length, count) in enumerate(zip(cache.lengths, counts, strict=True)):
-            starts.append(max(length, length + count - self.config.sliding_window))
-            if starts[row] > length:
-                cache.window_start[self.config.decoder_start + 1 :, row] = starts[row]
-        return starts
 
     def _check_cache(self, cache: Cache) -> None:
         if not isinstance(cache, Cache):

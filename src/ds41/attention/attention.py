@@ -15,7 +15,7 @@ from torch import nn
 
 from ds41.attention import kernel_path
 from ds41.attention.compressor import Compressor
-from ds41.attention.indexer import Indexer, Selection
+from ds41.attention.indexer import Indexer, Selection, narrow_selections
 from ds41.attention.kernel_memory import KernelMemory
 from ds41.attention.memory import Memory
 from ds41.attention.output import OutputProjection
@@ -84,6 +84,7 @@ class Attention(nn.Module):
         if starts is not None:
             step, kept = step.from_position(starts)
             x, turn, choice = x[kept], turn[kept], choice[kept]
+            narrow_selections(selections, kept)
         latent, queries = self.query(x, turn)
         if self.plan.owns_selection:
             source = selections.get(self.plan.candidate_source)

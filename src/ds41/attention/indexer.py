@@ -56,6 +56,16 @@ class Selection(NamedTuple):
     entries: torch.Tensor
     candidates: torch.Tensor | None = None
 
+    def only(self, kept: torch.Tensor) -> Selection:
+        """What it is for the tokens with flat indices ``kept``."""
+        return Selection(self.entries[kept], None if self.candidates is None else self.candidates[kept])
+
+
+def narrow_selections(selections: dict[int, Selection], kept: torch.Tensor) -> None:
+    """Leave in every selection the tokens with flat indices ``kept``: the layers above go on with those."""
+    for layer, selection in selections.items():
+        selections[layer] = selection.only(kept)
+
 
 def all_visible(visible: torch.Tensor, longest: int) -> Selection:
     """What a query that sees no more than top-k entries selects, whatever their scores: all of them.

@@ -31,7 +31,7 @@ class KernelMemory(CacheMemory):
 
     A short step writes its window rows where they belong, into the ring, and reads there too: a ring holds
     ``rollback`` rows more than a window. A longer one would overwrite rows that its own first tokens see; it works
-    in a buffer and fills the ring afterwards.
+    in a buffer and fills the ring afterwards. So does one with tokens whose rows are kept.
     """
 
     @staticmethod
@@ -45,7 +45,8 @@ class KernelMemory(CacheMemory):
         cache = self.cache
         starts = tuple(cache.window_start[layer].tolist())
         cache.note_window_write()
-        if max(step.counts) <= cache.rollback + 1:
+        keeps = cache.keeps_windows(layer)
+        if max(step.counts) <= cache.rollback + 1 and not keeps:
             place, choice = self._ring_rows(step, starts)
             yield WindowPlane(cache.window_plane(layer), place, choice)
             return
@@ -61,7 +62,12 @@ class KernelMemory(CacheMemory):
                 torch.index_select(stored, 0, slots, out=part[:before])
         place = torch.arange(before, before + step.tokens, device=step.position.device)
         yield WindowPlane(rows, place, choice)
-        cache.keep_window(layer, step.sequence, step.position, Packed(*(part[before:] for part in rows)))
+        written = Packed(*(part[before:] for part in rows))
+        if keeps:
+            kept = cache.with_kept_rows(layer, step.sequence, step.position, tuple(written))
+            for part, own in zip(written, kept, strict=True):
+                part.copy_(own)
+        cache.keep_window(layer, step.sequence, step.position, written)
 
     def _ring_rows(self, step: Step, starts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         key = (step, "ring", starts)

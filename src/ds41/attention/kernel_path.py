@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ds41.attention.indexer import Indexer, Selection, all_visible, rows_per_tile
+from ds41.attention.indexer import Indexer, Selection, all_visible, narrow_selections, rows_per_tile
 from ds41.attention.kernel_memory import KernelMemory, WindowPlane
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, Packed
 from ds41.ops.operators import operators
@@ -44,6 +44,7 @@ def attend(
     if starts is not None:
         step, kept = step.from_position(starts)
         x, choice = x[kept], choice[kept]
+        narrow_selections(selections, kept)
     query = layer.query
     latent = operators.rms_norm_rows(query.wq_a(x), query.q_norm.weight, query.q_norm.eps)
     queries = query.wq_b(latent).unflatten(-1, (query.heads, query.channels))
@@ -139,6 +140,9 @@ def _write_entries(layer: Attention, x: torch.Tensor, step: Step, memory: Kernel
     plan, part, keys = layer.plan, layer.compressor, layer.indexer.keys
     entry = torch.div(step.position, plan.ratio, rounding_mode="floor")
     page, place = memory.cache.places(plan.index, step.sequence, entry)
+    new = memory.not_stored(plan.index, step.sequence, entry)
+    if new is not None:
+        page = torch.where(new, page, -1)
     turn = turns(entry * plan.ratio, layer_frequencies(layer.config, plan.ratio))
     main, index = memory.cache.pool.main_plane(plan.index), memory.cache.pool.index_plane(plan.index)
     latent = x.new_empty(step.tokens, layer.config.head_dim)

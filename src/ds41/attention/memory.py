@@ -7,6 +7,7 @@ written; what is read back is what a packed cache would give.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -90,9 +91,23 @@ class CacheMemory:
     def append(
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
+        new = self.not_stored(layer, sequence, entry)
+        if new is not None:
+            sequence, entry, main, index = sequence[new], entry[new], main[new], index[new]
         self.cache.write_entries(layer, sequence, entry, main, index)
         if self.cache.batch == 1 and entry.numel() and entry.device.type == "cpu":
             self._held[layer] = int(entry[-1]) + 1
+
+    def not_stored(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor | None:
+        """Which entries are to be written, bool [M], in a step with tokens that are fed again; else None.
+
+        One whose last token is new is written: its group was open when the tokens before it were stored.
+        """
+        lengths, stored = self.cache.lengths, self.cache.stored
+        if all(map(operator.le, stored, lengths)):
+            return None
+        ratio = self.cache.config.layers[layer].ratio
+        return (entry + 1) * ratio > torch.tensor(stored, device=entry.device)[sequence]
 
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         decoded = self._decoded_entries(layer, entry.numel())

@@ -50,6 +50,8 @@ class Cache(GlobalKV, PrivateRows):
         page_table: int64 [batch, max_pages], -1 where a sequence has no page.
         window_start: int64 [num_layers, batch] on the CPU, the first position whose window row is valid in that
             layer. A model that writes only some rows of a layer sets it.
+        window_kept: int64 [num_layers, batch] on the CPU. Rows from ``window_start`` up to there stay as they are when
+            their tokens are fed again.
 
     Raises:
         CacheError: a size, storage or type that cannot be, or a pool that does not fit.
@@ -104,6 +106,11 @@ class Cache(GlobalKV, PrivateRows):
         """Tokens that each sequence holds."""
         return tuple(self._progress.lengths)
 
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """Tokens of each sequence whose global entries are not to be written: more than ``lengths`` in a replay."""
+        return tuple(self._progress.stored)
+
     def reserve(self, counts: Iterable[int]) -> None:
         """Make room for ``counts[row]`` more tokens of each sequence; a shared last page is copied first.
 
@@ -112,7 +119,8 @@ class Cache(GlobalKV, PrivateRows):
                 few. Either way nothing has changed.
         """
         targets = self._progress.step(counts)
-        self._table.make_room(self._progress.lengths, targets)
+        # A replayed token changes no page, so the page that it lies in may stay shared.
+        self._table.make_room(self._held(), list(map(max, targets, self._progress.stored)))
         self._progress.begin(targets)
 
     def advance(self, counts: Iterable[int]) -> None:
@@ -143,6 +151,21 @@ class Cache(GlobalKV, PrivateRows):
         self._progress.take_back(row, length)
         self._table.keep(row, self.pool.layout.pages_for(length))
         self.window_start[:, row].clamp_(max=length)
+        self.window_kept[:, row].clamp_(max=length)
+
+    def rewind(self, row: int, start: int) -> None:
+        """Let the same tokens be fed again from position ``start`` on: their global entries stay as they are.
+
+        Until the sequence is as long as it was, steps write private rows only. Window rows that are there are
+        kept and read, in each layer whose rows reach back to ``start``; another layer's begin anew there. The
+        Engram history is DEAD until :meth:`write_history`. Source: report section 3.2.2.
+
+        Raises:
+            CacheError: ``start`` is beyond the sequence.
+        """
+        row, start = self._table.check_row(row), index(start)
+        furthest = self._progress.rewind(row, start)
+        self._rewind_private(row, start, furthest)
 
     def reset(self, row: int) -> None:
         """Empty a sequence."""
@@ -159,7 +182,8 @@ class Cache(GlobalKV, PrivateRows):
         source, target = self._table.check_row(source), self._table.check_row(target)
         if source == target:
             raise CacheError(f"row {source} cannot be forked into itself")
-        self._table.share(target, self.pages_of(source))
+        held = self.pool.layout.pages_for(self._held()[source])
+        self._table.share(target, self._table.pages[source][:held])
         self._copy_private(source, target)
 
     def adopt(self, row: int, pages: Sequence[int], length: int) -> None:
@@ -167,7 +191,8 @@ class Cache(GlobalKV, PrivateRows):
 
         The cache adds a reference of its own to each page. The prefix has no window rows, so ``window_start`` is
         ``length`` in every layer, its history is DEAD until :meth:`write_history`, and at a length that leaves a
-        group open its rows are missing until :meth:`write_open`.
+        group open its rows are missing until :meth:`write_open`: :meth:`restore_windows` brings all of them, or
+        :meth:`rewind` lets the last tokens be fed again.
 
         Raises:
             CacheError: the number of pages does not fit the length, a page is free, or the length is beyond
@@ -189,3 +214,11 @@ class Cache(GlobalKV, PrivateRows):
         """The pages that hold a sequence's tokens, in order; the last perhaps in part."""
         row = self._table.check_row(row)
         return self._table.pages[row][: self.pool.layout.pages_for(self._progress.lengths[row])]
+
+    def held_pages(self, row: int) -> int:
+        """How many pages a sequence refers to, those that are reserved for it among them."""
+        return len(self._table.pages[self._table.check_row(row)])
+
+    def _held(self) -> list[int]:
+        """Tokens of each sequence that its pages hold entries of."""
+        return list(map(max, self._progress.lengths, self._progress.stored))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from ds41.cache.checks import check_index, check_shape, check_vector
@@ -9,6 +11,7 @@ from ds41.cache.errors import CacheError
 from ds41.cache.plane import zero_rows
 from ds41.cache.progress import Progress
 from ds41.cache.ring import Ring
+from ds41.cache.snapshot import WindowSnapshot, check_layers
 from ds41.cache.storage import RowCodec, Storage
 from ds41.config import ModelConfig
 from ds41.formats import WINDOW_KV, Packed
@@ -40,6 +43,7 @@ class PrivateRows:
         self.window_layers = config.num_hidden_layers
         # Read on the host at every layer, so it lives there.
         self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64)
+        self.window_kept = torch.zeros(self.window_layers, batch, dtype=torch.int64)
         self._window_codec = RowCodec(WINDOW_KV, config.head_dim, storage, dtype)
         self._windows = Ring(
             self.window_layers, batch, config.sliding_window + rollback, self._window_codec.parts, device=device
@@ -75,7 +79,8 @@ class PrivateRows:
     ) -> torch.Tensor:
         """Store window rows [M, head_dim] (rotated) and give them back as stored, in the cache's type.
 
-        Of more rows than the ring holds the newest stay; the values of all come back.
+        Of more rows than the ring holds the newest stay; the values of all come back. Rows that are kept
+        (:attr:`window_kept`) are not written: what the ring has of them comes back.
 
         Raises:
             CacheError: shapes that do not fit. ValueError: a value that is not finite, on a CPU.
@@ -84,8 +89,23 @@ class PrivateRows:
         check_shape("rows", rows, (count, self.config.head_dim))
         self._progress.note_write()
         stored = self._window_codec.store(rows)
+        if self.keeps_windows(layer):
+            stored = self.with_kept_rows(layer, sequence, position, stored)
         self._windows.write(layer, sequence, position, stored)
         return self._window_codec.load(stored, self.dtype)
+
+    def keeps_windows(self, layer: int) -> bool:
+        """Whether the next step of some sequence may feed tokens again whose window rows are kept."""
+        lengths = self._progress.lengths
+        return any(kept > length for kept, length in zip(self.window_kept[layer].tolist(), lengths, strict=True))
+
+    def with_kept_rows(
+        self, layer: int, sequence: torch.Tensor, position: torch.Tensor, stored: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """The ``stored`` rows, one tensor [M, width] a part, with the ring's own in place of those that it keeps."""
+        kept = position < self.window_kept[layer].to(position.device)[sequence]
+        held = self._windows.read(layer, sequence, position)
+        return tuple(torch.where(kept[:, None], own, part) for part, own in zip(stored, held, strict=True))
 
     def read_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Window rows [M, head_dim] in the cache's type; zeros for position -1."""
@@ -171,15 +191,102 @@ class PrivateRows:
         (ids,) = self._history.read(0, rows.repeat_interleave(self._look_back), position.flatten())
         return ids.view(count, self._look_back)
 
+    def window_snapshot(self, row: int, layers: Iterable[int] | None = None) -> WindowSnapshot:
+        """A copy of the private rows of one sequence, as they are now.
+
+        Args:
+            layers: whose windows to take, all if None. Open groups are taken of those that pool; the history always.
+
+        Raises:
+            CacheError: no such layer, or the sequence is being fed tokens again that it held before.
+        """
+        layers = check_layers(layers, self.window_layers)
+        length = self._progress.lengths[row]
+        if self._progress.stored[row] > length:
+            raise CacheError(
+                f"row {row} is rewound to {length} of {self._progress.stored[row]} tokens: its windows are incomplete"
+            )
+        starts = torch.clamp(self.window_start[:, row], min=length - self.config.sliding_window)[list(layers)]
+        position = torch.arange(length - self.config.sliding_window, length, device=self.device)
+        sequence = torch.full_like(position, row)
+        rows = [self._windows.read(layer, sequence, position) for layer in layers]
+        absent = position < starts.to(self.device)[:, None]
+        windows = tuple(torch.stack(parts).masked_fill_(absent[..., None], 0) for parts in zip(*rows, strict=True))
+        return WindowSnapshot(
+            length, layers, tuple(starts.tolist()), windows, self._open_rows(row, layers), self._history_of(row)
+        )
+
+    def restore_windows(self, row: int, snapshot: WindowSnapshot) -> None:
+        """Put private rows back into a sequence of the same length, whose tokens are the same.
+
+        The layers that the snapshot does not hold keep what they have.
+
+        Raises:
+            CacheError: another length, layer, storage or configuration; then nothing has changed.
+        """
+        length = self._progress.lengths[row]
+        if snapshot.length != length:
+            raise CacheError(f"the snapshot is of {snapshot.length} tokens; row {row} holds {length}")
+        layers = list(check_layers(snapshot.layers, self.window_layers))
+        reach = self.config.sliding_window
+        has = [(part.dtype, *part.shape) for part in snapshot.windows]
+        expected = [(dtype, len(layers), reach, width) for width, dtype in self._window_codec.parts]
+        if has != expected or len(snapshot.starts) != len(layers):
+            raise CacheError(f"the snapshot holds {has} and {len(snapshot.starts)} starts; expected {expected}")
+        check_shape("the snapshot's history", snapshot.history, (self._look_back,))
+        waiting = {layer: length % self.config.layers[layer].ratio for layer in self._open if layer in layers}
+        for layer, count in waiting.items():
+            if count:
+                rows = snapshot.open_groups.get(layer, torch.empty(0))
+                check_shape(f"the snapshot's open group of layer {layer}", rows, (2, count, self.config.head_dim))
+        self._progress.note_write()
+        position = torch.arange(length - reach, length, device=self.device)
+        sequence = torch.full_like(position, row)
+        for place, layer in enumerate(layers):
+            parts = tuple(part[place].to(self.device) for part in snapshot.windows)
+            self._windows.write(layer, sequence, position, parts)
+        self.window_start[layers, row] = torch.tensor(snapshot.starts, dtype=torch.int64)
+        self.window_kept[layers, row] = length
+        for layer, count in waiting.items():
+            if count:
+                value, gate = snapshot.open_groups[layer].to(self.device)
+                self.write_open(layer, sequence[-count:], position[-count:], value, gate)
+        if self._look_back:
+            back = length - 1 - torch.arange(self._look_back, device=self.device)
+            ids = snapshot.history.to(self.device)
+            self._history.write(0, torch.full_like(back, row), back, (ids[:, None],))
+
+    def _open_rows(self, row: int, layers: tuple[int, ...]) -> dict[int, torch.Tensor]:
+        length, groups = self._progress.lengths[row], {}
+        for layer in self._open:
+            count = length % self.config.layers[layer].ratio
+            if count and layer in layers:
+                position = torch.arange(length - count, length, device=self.device)
+                groups[layer] = torch.stack(self.read_open(layer, torch.full_like(position, row), position))
+        return groups
+
+    def _history_of(self, row: int) -> torch.Tensor:
+        return self.history(torch.tensor([row], device=self.device))[0]
+
     def _restart_private(self, row: int, length: int) -> None:
         """Nothing of a former sequence may be looked at: windows start at ``length``, the history is empty."""
         self._progress.restart(row, length)
-        self.window_start[:, row] = length
+        self.window_start[:, row] = self.window_kept[:, row] = length
+        self._history.fill(row, DEAD)
+
+    def _rewind_private(self, row: int, start: int, furthest: int) -> None:
+        # A ring holds the newest of the rows that were written, as far as ``furthest``.
+        newest = self.window_kept[:, row].clamp(min=furthest)
+        first = torch.maximum(self.window_start[:, row], newest - self._windows.slots)
+        keeps = first <= start
+        self.window_start[:, row] = torch.where(keeps, first, start)
+        self.window_kept[:, row] = torch.where(keeps, newest, start)
         self._history.fill(row, DEAD)
 
     def _copy_private(self, source: int, target: int) -> None:
         self._progress.copy(source, target)
         self.window_start[:, target] = self.window_start[:, source]
+        self.window_kept[:, target] = self.window_kept[:, source]
         for ring in (self._windows, self._history, *self._open.values()):
             ring.copy(source, target)
 

@@ -15,12 +15,16 @@ class Progress:
     Writing position p may overwrite one that was needed ``rollback`` tokens ago, so a sequence can go back to
     ``rollback`` tokens before the furthest position that was ever written, and no further; also not into a prefix
     that it adopted, whose private rows it never had.
+
+    A rewound sequence is shorter than ``stored``, the tokens whose global entries it has: until its length gets
+    there, it is fed tokens again that write private rows only.
     """
 
     def __init__(self, batch: int, rollback: int, max_tokens: int) -> None:
         self.rollback = rollback
         self.max_tokens = max_tokens
         self.lengths = [0] * batch
+        self.stored = [0] * batch
         self._adopted = [0] * batch
         self._written = [0] * batch
         self._step_ends = [0] * batch
@@ -91,15 +95,34 @@ class Progress:
                 f"it can be cut to {earliest} or more (rollback is {self.rollback}), not to {length}"
             )
         self.lengths[row] = self._step_ends[row] = length
+        self.stored[row] = min(self.stored[row], length)
+
+    def rewind(self, row: int, start: int) -> int:
+        """Go back to ``start`` for the same tokens to come again; returns how far private rows were written.
+
+        Raises:
+            CacheError: ``start`` is beyond the current length.
+        """
+        current = self.lengths[row]
+        if not 0 <= start <= current:
+            raise CacheError(f"row {row} holds {current} tokens; it cannot be rewound to {start}")
+        self.stored[row] = self._adopted[row] = max(self.stored[row], current)
+        furthest = max(current, self._written[row])
+        self.lengths[row] = self._written[row] = self._step_ends[row] = start
+        return furthest
 
     def restart(self, row: int, adopted: int = 0) -> None:
         """Start a sequence anew, after ``adopted`` tokens whose private rows it does not have."""
-        for values in (self.lengths, self._adopted, self._written, self._step_ends):
+        for values in self._all:
             values[row] = adopted
 
     def copy(self, source: int, target: int) -> None:
-        for values in (self.lengths, self._adopted, self._written, self._step_ends):
+        for values in self._all:
             values[target] = values[source]
+
+    @property
+    def _all(self) -> tuple[list[int], ...]:
+        return self.lengths, self.stored, self._adopted, self._written, self._step_ends
 
     def _checked(self, counts: Iterable[int]) -> list[int]:
         counts = [index(count) for count in counts]
