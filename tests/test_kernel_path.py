@@ -1,46 +1,27 @@
 """The model on kernels against the model on torch: every layer mode, prefill, decode, and what is left in the cache."""
 
-import dataclasses
-
-import golden_model
 import pytest
+import tiny_model
 import torch
 
 from ds41.attention import CacheMemory, KernelMemory
+from ds41.cache import PagePool
 from ds41.environment import interpreting
-from ds41.model import Model
 from ds41.ops.backend import OVERRIDE
+from ds41.replay import begin_replay, feed_again, plan_replay
 from ds41.step import Step
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() or interpreting()), reason="kernels need a GPU or Triton's interpreter"
 )
-TINY = golden_model.config_of("tinyA")
-# A window layer; Full and Reuse at ratio 2; a Full layer at ratio 1 that publishes a pool, and a Reindex layer.
-CONFIG = dataclasses.replace(
-    TINY,
-    num_hidden_layers=5,
-    compress_ratios=(0, 2, 2, 1, 1),
-    kv_source_layer_ids=(1, 3),
-    index_source_layer_ids=(1, 3, 4),
-    candidate_source_layer_id=3,
-    hc_sinkhorn_iters=2,
-    n_routed_experts=4,
-    num_experts_per_tok=2,
-    engram_layer_ids=(),
-    engram_num_embeddings=(),
-    num_nextn_predict_layers=0,
-    dspark_target_layer_ids=(),
-)
+CONFIG = tiny_model.CONFIG
 TOKENS = 30
 IDS = torch.randint(3, CONFIG.vocab_size, (TOKENS,), generator=torch.Generator().manual_seed(5))
 
 
 @pytest.fixture(scope="module")
 def model():
-    torch.manual_seed(3)
-    model = Model(CONFIG).requires_grad_(False)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return tiny_model.build().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def run(model, backend: str, monkeypatch, parts: list[int], decoder: str = "full"):
@@ -110,3 +91,36 @@ def test_each_layer_alone_equals_the_definition(model, monkeypatch):
         outputs[backend] += [selection.entries for selection in selections.values()]
     for got, wanted in zip(outputs["triton"], outputs["torch"], strict=True):
         assert relative(got.float(), wanted.float()) < 1e-5
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_replay_on_kernels(model, monkeypatch, kept):
+    # After a hit of 21 tokens, odd, inside a page: a replay, or windows put back and the last three tokens fed again.
+    hit, window = 21, CONFIG.sliding_window
+    logits = []
+    for backend in ("torch", "triton"):
+        monkeypatch.setenv(OVERRIDE, "torch")
+        pool = PagePool(CONFIG, 8, page_tokens=16, dtype=torch.float32, device=model.device)
+        owner = model.new_cache(TOKENS, pool=pool)
+        model.prefill(IDS[:hit], owner)
+        pages = owner.pages_of(0)
+        before = pool.data[pages].clone()
+        monkeypatch.setenv(OVERRIDE, backend)
+        cache = model.new_cache(TOKENS, pool=pool)
+        for part in cache._windows.parts:
+            part.fill_(255)
+        if kept:
+            cache.adopt(0, pages, hit)
+            cache.restore_windows(0, owner.window_snapshot(0))
+            feed_again(model, cache, 0, IDS, hit - 3)
+        else:
+            begin_replay(model, cache, 0, IDS, pages, plan_replay(hit, window))
+        held = [part.clone() for part in cache._windows.parts]
+        start = cache.lengths[0]
+        steps = [model.prefill(IDS[start : start + 2], cache), model.prefill(IDS[start + 2 : hit], cache)]
+        unchanged = all(torch.equal(a, b) for a, b in zip(held, cache._windows.parts, strict=True))
+        assert unchanged == kept
+        steps.append(model.prefill(IDS[hit:], cache, decoder="bounded"))
+        logits.append(torch.cat(steps))
+        assert torch.equal(pool.data[pages], before)
+    assert relative(logits[1], logits[0]) < 2e-3

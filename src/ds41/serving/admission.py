@@ -1,0 +1,150 @@
+"""Where a turn starts: the longest prefix that some tier holds, and the windows that go with it.
+
+The row that the session still has comes first, then pages in the model's memory, then the prefix store. Windows of
+the prefix's end come from the window pool, or are made again by bounded replay. Source: report sections 3.2.1, 3.2.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ds41.cache import Cache, CacheError, PagePool, WindowSnapshot
+from ds41.replay import KeptWindows, ShortHits, feed_again, plan_replay
+from ds41.serving.keys import PrefixKeys
+from ds41.serving.resident import ResidentPages
+from ds41.serving.store_errors import StoreError
+from ds41.serving.turn import Turn
+
+if TYPE_CHECKING:
+    from ds41.model import Model
+    from ds41.serving.store import PrefixStore
+    from ds41.serving.windows import Lease, WindowPool
+
+
+@dataclass(frozen=True, eq=False)
+class Tiers:
+    """What keeps state between turns, and how it is used; store and windows may be absent."""
+
+    model: Model
+    cache: Cache
+    resident: ResidentPages
+    store: PrefixStore | None
+    windows: WindowPool | None
+    kept_windows: KeptWindows
+    short_hits: ShortHits
+
+    @property
+    def window(self) -> int:
+        return self.model.config.sliding_window
+
+
+def window_key(keys: PrefixKeys, tokens: int, kept: KeptWindows, decoder: str) -> bytes:
+    """Under what the window pool keeps the windows of a prefix: they also depend on how the decoder was run."""
+    return hashlib.sha256(f"ds41 windows 1 {kept} {decoder} ".encode() + keys.at(tokens)).digest()
+
+
+def start_turn(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder: str) -> None:
+    """Bring ``row`` of the cache to where the turn's tokens have to be fed, from whatever holds most of them."""
+    pages, tokens = _load_pages(tiers, turn, keys)
+    try:
+        lease, at = _find_windows(tiers, keys, tokens, decoder)
+        if lease is not None and not _restore(tiers, turn, row, pages, tokens, at, lease):
+            lease = None
+        if lease is None:
+            _replay(tiers, turn, row, pages, tokens)
+    finally:
+        # The row refers to those that it adopted; the references of the look-up go.
+        tiers.cache.pool.release_many(pages)
+
+
+def _load_pages(tiers: Tiers, turn: Turn, keys: PrefixKeys) -> tuple[list[int], int]:
+    """Pages of the longest prefix, each with a reference for the caller, and its tokens."""
+    pool, report = tiers.cache.pool, turn.report
+    pages = tiers.resident.longest(keys)
+    pool.share_many(pages)
+    tokens = report.resident_tokens = len(pages) * keys.page_tokens
+    if tiers.store is None:
+        return pages, tokens
+    try:
+        with tiers.store.find(turn.session.tenant, keys.ids) as prefix:
+            turn.stored = prefix.tokens
+            # A page read is a page copied: not for a hit that will be computed anyway.
+            if prefix.tokens > tokens and _worth(tiers, keys, prefix.tokens):
+                for data in prefix.pages(first=len(pages)):
+                    pages.append(_write(pool, data))
+                    report.store_bytes += data.nbytes
+                turn.stored = prefix.tokens
+                report.store_tokens = max(0, prefix.tokens - tokens)
+    except StoreError as error:
+        # A store that cannot be read is a miss.
+        report.refused = str(error)
+        report.store_tokens = 0
+        pool.release_many(pages[tokens // keys.page_tokens :])
+        del pages[tokens // keys.page_tokens :]
+    except BaseException:
+        pool.release_many(pages)
+        raise
+    whole = (tokens + report.store_tokens) // keys.page_tokens
+    first = tokens // keys.page_tokens
+    if whole > first:
+        tiers.resident.keep(keys, pages[first:whole], first)
+    return pages, tokens + report.store_tokens
+
+
+def _worth(tiers: Tiers, keys: PrefixKeys, tokens: int) -> bool:
+    return tiers.windows is not None or plan_replay(tokens, tiers.window, tiers.short_hits).adopts
+
+
+def _write(pool: PagePool, data) -> int:
+    page = pool.allocate()
+    pool.write_page(page, torch.from_numpy(data))
+    return page
+
+
+def _find_windows(tiers: Tiers, keys: PrefixKeys, tokens: int, decoder: str) -> tuple[Lease | None, int]:
+    """Windows of the prefix's end, or of a little before: closer than a window they save more than a replay."""
+    if tiers.windows is None or not tokens:
+        return None, 0
+    lengths = range(tokens, max(0, tokens - tiers.window), -1)
+    wanted = {window_key(keys, n, tiers.kept_windows, decoder): n for n in lengths}
+    lease = tiers.windows.take(list(wanted))
+    return (None, 0) if lease is None else (lease, wanted[lease.key])
+
+
+def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, at: int, lease: Lease) -> bool:
+    """Adopt the pages and put the windows back; False if they are not what they should be."""
+    cache, ids = tiers.cache, turn.ids
+    cache.adopt(row, pages, tokens)
+    feed_again(tiers.model, cache, row, ids, at)
+    with lease:
+        try:
+            cache.restore_windows(row, WindowSnapshot.from_bytes(lease.data))
+        except CacheError:
+            return False
+        turn.report.window_bytes = lease.data.nbytes
+    # The last token has to be fed in any case. Without the decoder's windows, so do those of the last window.
+    start = min(at, len(ids) - 1)
+    if tiers.kept_windows == "prefill":
+        start = max(0, min(start, len(ids) - tiers.window))
+    if start < at:
+        feed_again(tiers.model, cache, row, ids, start)
+    turn.report.windows = "restored"
+    turn.report.replayed_tokens = tokens - start
+    return True
+
+
+def _replay(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int) -> None:
+    plan = plan_replay(tokens, tiers.window, tiers.short_hits)
+    report = turn.report
+    if not plan.adopts:
+        tiers.cache.reset(row)
+        report.resident_tokens = report.store_tokens = report.replayed_tokens = 0
+        report.windows = "cold"
+        return
+    tiers.cache.adopt(row, pages, tokens)
+    feed_again(tiers.model, tiers.cache, row, turn.ids, plan.start)
+    report.windows, report.replayed_tokens = "replayed", plan.replayed

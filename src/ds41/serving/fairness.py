@@ -1,0 +1,52 @@
+"""Whose turn is next, and how many tokens of each prompt a step takes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from ds41.serving.turn import Turn
+
+
+class FairQueue:
+    """Waiting turns: one tenant after the other, the turns of each in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._tenants: OrderedDict[str, deque[Turn]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tenants.values()))
+
+    def put(self, turn: Turn, first: bool = False) -> None:
+        """Add a turn behind its tenant's others, or before all of them."""
+        turns = self._tenants.setdefault(turn.session.tenant, deque())
+        if first:
+            turns.appendleft(turn)
+            self._tenants.move_to_end(turn.session.tenant, last=False)
+        else:
+            turns.append(turn)
+
+    def head(self) -> Turn | None:
+        """The turn that is next."""
+        return next(iter(self._tenants.values()))[0] if self._tenants else None
+
+    def remove(self, turn: Turn) -> None:
+        """Take a turn out; its tenant's next one waits for all other tenants."""
+        tenant = turn.session.tenant
+        self._tenants[tenant].remove(turn)
+        self._tenants.move_to_end(tenant)
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+
+    def __iter__(self):
+        return (turn for turns in list(self._tenants.values()) for turn in list(turns))
+
+
+def share_out(budget: int, wanted: Sequence[int]) -> list[int]:
+    """Split ``budget`` tokens evenly among those who want some; what one does not need goes to the others."""
+    given = [0] * len(wanted)
+    asking = sorted((number for number, want in enumerate(wanted) if want), key=lambda number: wanted[number])
+    for place, number in enumerate(asking):
+        given[number] = min(wanted[number], max(1, budget // (len(asking) - place)) if budget else 0)
+        budget -= given[number]
+    return given

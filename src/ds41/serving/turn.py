@@ -1,0 +1,142 @@
+"""One turn of a session: what it was given, how far it is, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from ds41.generation import check_sampling
+
+if TYPE_CHECKING:
+    from ds41.serving.session import Session
+
+Windows = Literal["live", "restored", "replayed", "cold"]
+Finish = Literal["stop", "length", "cancelled", "failed"]
+
+
+@dataclass
+class TurnReport:
+    """What a turn hit, loaded, replayed, computed and stored.
+
+    ============================  ==================================================================================
+    context_tokens                of the whole sequence when the turn's prompt had been read
+    new_tokens                    of the prompt, those that this turn brought
+    live_tokens                   whose entries were still in the session's own row
+    resident_tokens               whose pages lay in the model's memory for another sequence
+    store_tokens, store_bytes     whose pages were read from the prefix store, and the bytes of those pages
+    windows                       "live": still in the row; "restored": from the window pool; "replayed": made again
+                                  from the last tokens of the hit; "cold": there was no hit
+    window_bytes                  read from the window pool
+    replayed_tokens               fed again although their entries were there
+    computed_tokens               fed for the first time, those of the answer included
+    generated_tokens              of the answer
+    stored_tokens, stored_bytes   whose pages were written to the prefix store, and the bytes of those pages
+    kept_window_bytes             written to the window pool
+    refused                       why something could not be stored, or None
+    first_token_s, seconds        from the call to the first token of the answer, and to the end
+    finish                        "stop", "length", "cancelled" or "failed"; None while it runs
+    ============================  ==================================================================================
+    """
+
+    context_tokens: int = 0
+    new_tokens: int = 0
+    live_tokens: int = 0
+    resident_tokens: int = 0
+    store_tokens: int = 0
+    store_bytes: int = 0
+    windows: Windows = "cold"
+    window_bytes: int = 0
+    replayed_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    stored_tokens: int = 0
+    stored_bytes: int = 0
+    kept_window_bytes: int = 0
+    refused: str | None = None
+    first_token_s: float | None = None
+    seconds: float | None = None
+    finish: Finish | None = None
+
+    @property
+    def hit_tokens(self) -> int:
+        """Tokens whose entries did not have to be computed, from whichever tier."""
+        return self.live_tokens + self.resident_tokens + self.store_tokens
+
+    def as_dict(self) -> dict:
+        """All fields, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens of an answer are drawn, as in :func:`ds41.generation.generate`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int | None
+    stop_ids: Collection[int]
+
+    def __post_init__(self) -> None:
+        check_sampling(self.temperature, self.top_p, self.seed)
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected 1 or more")
+
+
+@dataclass(eq=False)
+class Turn:
+    """The state of a turn.
+
+    ids: the whole sequence, history, prompt and answer so far. answer: where the answer begins in it. ready: tokens
+    of the answer that the stream has not given out. stored: leading tokens whose pages are in the prefix store.
+    alone_until: a step that failed had brought it to this length; until it is there again, it has steps to itself.
+    """
+
+    session: Session
+    ids: list[int]
+    sampling: Sampling
+    answer: int = 0
+    stored: int = 0
+    ready: deque[int] = field(default_factory=deque)
+    report: TurnReport = field(default_factory=TurnReport)
+    error: BaseException | None = None
+    cancelled: bool = False
+    alone_until: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    random: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        self.answer = self.report.context_tokens = len(self.ids)
+        if self.sampling.seed is None:
+            self.random.seed()
+        else:
+            self.random.manual_seed(self.sampling.seed)
+
+    @property
+    def done(self) -> bool:
+        return self.report.finish is not None
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest that the sequence can become; its last token is never fed."""
+        return self.answer + self.sampling.max_new_tokens
+
+    def draw(self, token: int) -> Finish | None:
+        """Take a drawn token; says why the answer ends with it, if it does."""
+        if token in self.sampling.stop_ids:
+            return "stop"
+        self.ids.append(token)
+        self.ready.append(token)
+        self.report.generated_tokens += 1
+        if self.report.first_token_s is None:
+            self.report.first_token_s = time.perf_counter() - self.began
+        return "length" if len(self.ids) == self.most_tokens else None
+
+    def end(self, finish: Finish) -> None:
+        self.report.seconds = time.perf_counter() - self.began
+        self.report.finish = finish
