@@ -52,10 +52,11 @@ def start_turn(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder: st
     pages, tokens = _load_pages(tiers, turn, keys)
     try:
         lease, at = _find_windows(tiers, keys, tokens, decoder)
-        if lease is not None and not _restore(tiers, turn, row, pages, tokens, at, lease):
-            lease = None
-        if lease is None:
+        if lease is None or not _restore(tiers, turn, row, pages, tokens, at, lease):
             _replay(tiers, turn, row, pages, tokens)
+        if tiers.cache.stored[row]:
+            # Only pages that the row has too: others would be beside what was reserved for it.
+            tiers.resident.keep(keys, pages[: tokens // keys.page_tokens])
     finally:
         # The row refers to those that it adopted; the references of the look-up go.
         tiers.cache.pool.release_many(pages)
@@ -88,10 +89,6 @@ def _load_pages(tiers: Tiers, turn: Turn, keys: PrefixKeys) -> tuple[list[int], 
     except BaseException:
         pool.release_many(pages)
         raise
-    whole = (tokens + report.store_tokens) // keys.page_tokens
-    first = tokens // keys.page_tokens
-    if whole > first:
-        tiers.resident.keep(keys, pages[first:whole], first)
     return pages, tokens + report.store_tokens
 
 

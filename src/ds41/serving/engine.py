@@ -7,7 +7,7 @@ another session at any time between two turns. Source: report section 3.2.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,7 +15,7 @@ from ds41.cache import CacheError, OutOfPages, PagePool
 from ds41.decoder_tail import Decoder, Tails, begin_tail, check_decoder, tail_starts
 from ds41.generation import sample
 from ds41.model import Model
-from ds41.replay import KeptWindows, ShortHits, plan_replay, snapshot_layers
+from ds41.replay import KeptWindows, ShortHits, feed_again, plan_replay, snapshot_layers
 from ds41.serving.admission import Tiers, start_turn
 from ds41.serving.counters import Counters, table
 from ds41.serving.fairness import FairQueue, share_out
@@ -108,6 +108,8 @@ class Engine:
         cache = model.new_cache(self.max_tokens, rows, pool=self._pages, rollback=rollback)
         self._tiers = Tiers(model, cache, ResidentPages(self._pages), store, pool, windows, short_hits)
         self._root = model_fingerprint(model) if fingerprint is None else fingerprint
+        if store is not None and store.fingerprint != self._root:
+            raise CacheError("the store's fingerprint is that of another model; make it with model_fingerprint(model)")
         self._shares = store is not None and store.share_tenants
         self._rows, self._queue, self._tails = Rows(cache, self._tiers.resident), FairQueue(), Tails(rows)
         self.counters = Counters(ENGINE_COUNTERS)
@@ -129,7 +131,8 @@ class Engine:
         if not new:
             raise ValueError("there are no ids to say; expected one or more")
         with self._lock:
-            if self._closed or session.engine is not self:
+            self._end_cancelled()
+            if self._closed or session.closed:
                 raise RuntimeError("the session or its engine is closed")
             if session.turn is not None:
                 raise RuntimeError("the session is still being answered; end or cancel that answer first")
@@ -173,6 +176,7 @@ class Engine:
     def close_session(self, session: Session) -> None:
         """Cancel a session's turn and take its row."""
         with self._lock:
+            session.closed = True
             if session.turn is not None:
                 self.cancel(session.turn)
             self._rows.take_back(session)
@@ -207,7 +211,7 @@ class Engine:
             except Exception as error:
                 drawn = self._one_by_one(pieces, error)
             for row, logits in drawn.items():
-                self._draw(turns[row], row, logits)
+                self._guarded(turns[row], row, self._draw, logits)
             return True
 
     def run(self) -> None:
@@ -249,10 +253,7 @@ class Engine:
                 self._close_turn(turn, "failed")
                 continue
             self._rows.start(row, turn)
-            try:
-                self._start(turn, row)
-            except Exception as error:
-                self._fail(turn, row, error)
+            self._guarded(turn, row, self._start)
 
     def _start(self, turn: Turn, row: int) -> None:
         cache, session, report = self._tiers.cache, turn.session, turn.report
@@ -276,6 +277,10 @@ class Engine:
 
     def _pieces(self, turns: dict[int, Turn]) -> dict[int, list[int]]:
         """The next tokens of every turn: one of an answer, a fair share of the step for each prompt."""
+        for row, turn in turns.items():
+            if self._tiers.cache.lengths[row] == len(turn.ids):
+                # An interrupt came between the last step and its draw.
+                feed_again(self.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1)
         lengths = self._tiers.cache.lengths
         left = {row: len(turn.ids) - lengths[row] for row, turn in turns.items()}
         reading = [row for row, count in left.items() if count > 1]
@@ -314,21 +319,23 @@ class Engine:
             except CacheError:
                 # The failed step had overwritten this row's windows, so it begins anew, and alone up to here.
                 self._rows.empty(row)
-                turn.alone_until = length + len(piece)
+                turn.begin_anew(alone_until=length + len(piece))
                 self.counters.add("restarted")
                 self._queue.put(turn, first=True)
             except Exception as own:
                 self._fail(turn, row, own)
         return drawn
 
+    def _guarded(self, turn: Turn, row: int, what: Callable, *arguments: object) -> None:
+        """Do something for one turn; if it goes wrong, that turn fails and no other."""
+        try:
+            what(turn, row, *arguments)
+        except Exception as error:
+            self._fail(turn, row, error)
+
     def _draw(self, turn: Turn, row: int, logits: torch.Tensor) -> None:
         sampling = turn.sampling
-        try:
-            token = sample(logits, sampling.temperature, sampling.top_p, turn.random)
-        except FloatingPointError as error:
-            self._fail(turn, row, error)
-            return
-        finish = turn.draw(token)
+        finish = turn.draw(sample(logits, sampling.temperature, sampling.top_p, turn.random))
         if finish is not None:
             self._finish(turn, row, finish)
 
@@ -363,7 +370,7 @@ class Engine:
         for row, turn in [(row, turn) for row, turn in self._rows.active.items() if turn.cancelled]:
             cache = self._tiers.cache
             if cache.lengths[row] >= turn.answer:
-                self._finish(turn, row, "cancelled")
+                self._guarded(turn, row, self._finish, "cancelled")
                 continue
             # In the middle of a prompt: the session is as it was, and its row is not.
             self._rows.empty(row)

@@ -46,8 +46,12 @@ def store_windows(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder:
     key = window_key(keys, length, tiers.kept_windows, decoder)
     layers = snapshot_layers(tiers.model.config, tiers.kept_windows)
     data = tiers.cache.window_snapshot(row, layers).to_bytes()
-    if tiers.windows.put(key, data):
-        turn.report.kept_window_bytes = len(data)
-    if session.window_key not in (None, key):
-        tiers.windows.drop(session.window_key)
+    try:
+        if tiers.windows.put(key, data):
+            turn.report.kept_window_bytes = len(data)
+        if session.window_key not in (None, key):
+            tiers.windows.drop(session.window_key)
+    except Exception as error:
+        # A pool of whatever make may fail in its own ways; what it would have kept can be replayed.
+        turn.report.refused = f"window pool: {error}"
     session.window_key = key

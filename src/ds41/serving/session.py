@@ -61,6 +61,7 @@ class Session:
         self.row: int | None = None
         self.stored = 0
         self.window_key: bytes | None = None
+        self.closed = False
         self.turn: Turn | None = None
 
     def say(

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -84,7 +85,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_sampling(self.temperature, self.top_p, self.seed)
-        if self.max_new_tokens < 1:
+        if index(self.max_new_tokens) < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected 1 or more")
 
 
@@ -136,6 +137,12 @@ class Turn:
         if self.report.first_token_s is None:
             self.report.first_token_s = time.perf_counter() - self.began
         return "length" if len(self.ids) == self.most_tokens else None
+
+    def begin_anew(self, alone_until: int) -> None:
+        """Its row is lost: what it had hit and computed does not count any more."""
+        self.alone_until = alone_until
+        kept = ("context_tokens", "new_tokens", "generated_tokens", "first_token_s", "stored_tokens", "stored_bytes")
+        self.report = TurnReport(**{name: getattr(self.report, name) for name in kept})
 
     def end(self, finish: Finish) -> None:
         self.report.seconds = time.perf_counter() - self.began
