@@ -108,6 +108,11 @@ def combined_with_infinities(first, second):
     return (top, total, math.nan if min(first[0], second[0]) < -1e29 else value)
 
 
+def rows_seen(hit, position, fed=128, window=128, itself=1):
+    """Window rows of a token behind a replayed hit."""
+    return position - max(0, hit - fed, position - window + 1) + itself
+
+
 V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
@@ -139,6 +144,11 @@ RIGHT = {
     "05.3": [lambda tokens: 356 * (3 * (tokens // 2) + tokens) + 40 * 128 * 528 + tokens % 2 * 3 * 4096 + 24],
     "05.4": [99 * 40 * 128 * 528 / 890],
     "05.5": [80 * 2**30 / (2.5 * (528 + 68) * 2**20), 55],
+    "06.1": [40 * 63, 2520.0],
+    "06.2": [rows_seen],
+    "06.3": [387, 384],
+    "06.4": [V4_WINDOWS / V4_PER_TOKEN, 915],
+    "06.5": [2 * 2**40 / 10 / (21 * 128 * 528) / 600, 258],
     "07.1": [9],
     "07.2": [20],
     "07.3": [
@@ -241,6 +251,22 @@ WRONG = [
     ("05.4", 40 * 128 * 528 / 890, "as much as the windows"),
     ("05.5", 92.04, "published formats"),
     ("05.5", 23, "Bytes per token first"),
+    ("06.1", 40 * 127, "the published windows"),
+    ("06.1", 40 * 64, "the report's product"),
+    ("06.1", 64, "a bounded replay feeds"),
+    ("06.1", 41 * 63, "and so on up"),
+    ("06.2", 128, "Give the function itself"),
+    ("06.2", lambda hit, position: rows_seen(hit, position, window=4096), "a window has an oldest row"),
+    ("06.2", lambda hit, position: rows_seen(hit, position, itself=0), "it sees itself"),
+    ("06.2", lambda hit, position: rows_seen(hit, position, fed=10**6), "back to the first token fed"),
+    ("06.3", 512, "Counted in tokens"),
+    ("06.3", 2000, "turn_costs(new)"),
+    ("06.4", 2 * V4_WINDOWS / V4_PER_TOKEN, "two checkpoints"),
+    ("06.4", 40 * 128 * 528 / 890, "V4-Flash's bytes"),
+    ("06.5", 2 * 2**40 / 10 / (40 * 128 * 528) / 600, "all layers"),
+    ("06.5", 2 * 2**40 / (21 * 128 * 528) / 600, "all of the memory"),
+    ("06.5", 2 * 2**40 / 10 / (21 * 128 * 528), "held at once"),
+    ("06.5", 1, "Sessions held at once"),
     ("07.1", 6, "reads the streams twice"),
     ("07.1", 8, "a part that does not grow"),
     ("07.1", 10, "solve for n"),

@@ -12,15 +12,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     "config config_checks config_files small_floats formats comparison_formats rope norm linear precision step tokens "
-    "tokenizer weight_formats environment kernels",
+    "tokenizer weight_formats environment agent_workspace agent_workload kernels",
     "ops",
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
-    "economics candidates counterfactuals report",
+    "economics candidates counterfactuals report window_persistence window_cone",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
-    "block model checkpoint flops",
+    "block decoder_tail model checkpoint flops",
     "generation replay dspark vision",
     "serving training probes",
-    "viz cli cli_generate cli_tables exercises __main__",
+    "viz cli cli_model cli_generate cli_chat chat chat_turn cli_tables conversation exercises __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}
 

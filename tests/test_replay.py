@@ -313,6 +313,14 @@ def test_what_a_rewound_sequence_refuses(rounded):
         begin_replay(rounded, cache, 0, IDS[:5], pages, plan_replay(40, WINDOW))
 
 
+def test_an_open_group_has_to_be_fed_again(rounded):
+    cache, pages = prefix(rounded, pool_of(rounded), 45)
+    with pytest.raises(ValueError, match="hit of 45 tokens leaves a group open"):
+        begin_replay(rounded, cache, 0, IDS, pages, plan_replay(45, WINDOW, tokens=0))
+    begin_replay(rounded, cache, 0, IDS, pages, plan_replay(45, WINDOW, tokens=1))
+    assert torch.isfinite(rounded.prefill(IDS[44:], cache)).all()
+
+
 def test_snapshots_that_are_none():
     model_cache = golden_model.build(NAME, "fp32_cacheq").new_cache(20)
     data = model_cache.window_snapshot(0).to_bytes()

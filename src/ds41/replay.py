@@ -102,13 +102,20 @@ def begin_replay(
         image_mask: bool, which of ``ids`` belong to images.
 
     Raises:
-        ValueError: fewer ids than the hit has tokens. CacheError: as :meth:`ds41.cache.Cache.adopt`.
+        ValueError: fewer ids than the hit has tokens, or a plan that feeds none of the tokens of an open group.
+            CacheError: as :meth:`ds41.cache.Cache.adopt`.
     """
     if len(ids) < plan.hit:
         raise ValueError(f"there are {len(ids)} ids for a hit of {plan.hit} tokens")
     if not plan.adopts:
         cache.reset(row)
         return
+    waiting = max((plan.hit % layer.ratio for layer in model.config.layers if layer.owns_kv), default=0)
+    if plan.replayed < waiting:
+        raise ValueError(
+            f"a hit of {plan.hit} tokens leaves a group open, whose first {waiting} must be fed again or come from a "
+            f"snapshot; the plan feeds {plan.replayed}"
+        )
     cache.adopt(row, pages, plan.hit)
     feed_again(model, cache, row, ids, plan.start, image_mask)
 

@@ -26,10 +26,11 @@ MAKERS = {
     "sweeps": viz.sweep_walk,
     "prefill": viz.prefill_map,
     "pages": viz.page_walk,
+    "replay": viz.replay_timeline,
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
 }
-SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill", "pages"]
+SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill", "pages", "replay"]
 # What each host sets, on <html> and on <body>, in a given theme.
 HOSTS = {
     "book": lambda theme: ({"data-theme": theme, "data-mode": theme}, {}),
@@ -213,6 +214,8 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
         inner.locator("[data-act=next]").click()
     elif name == "prefill":
         inner.locator("input[name=way][value=full]").check()
+    elif name == "replay":
+        inner.locator("input[name=windows][value=all]").check()
     else:
         inner.locator("input[name=main][value=bf16]").check()
     assert inner.locator("figcaption").inner_text() != before

@@ -18,6 +18,7 @@ from ds41.viz.page_walk import page_walk
 from ds41.viz.palette import PALETTE, contrast
 from ds41.viz.plot import Plot, show
 from ds41.viz.prefill_map import prefill_map
+from ds41.viz.replay_timeline import replay_timeline
 from ds41.viz.route_explorer import route_explorer
 from ds41.viz.style import bytes_axis, colour, context_axis, label_line, marks, readable_bytes, use_style
 from ds41.viz.sweep_walk import sweep_walk
@@ -47,6 +48,7 @@ __all__ = [
     "page_walk",
     "prefill_map",
     "readable_bytes",
+    "replay_timeline",
     "route_explorer",
     "show",
     "summary_row",
