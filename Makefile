@@ -50,7 +50,7 @@ html: $(BOOK_READY)
 	$(RUN) ci/build_book.py
 
 test: lint hygiene workflows unit kernels notebooks html pages
-	@$(RUN) ci/browser.py
+	@$(RUN) ci/verdict.py
 
 lint: $(CHECKS_READY)
 	$(RUN) -m ruff check

@@ -64,19 +64,3 @@ def chromium() -> Iterator:
             yield browser
         finally:
             browser.close()
-
-
-def main() -> int:
-    """The last line of `make test`: it passed, and whether that includes the pages and the diagrams."""
-    try:
-        find()
-    except NoBrowserError as error:
-        status = without_browser(error, "what a browser shows")
-        print("all other checks passed")
-        return status
-    print("all checks passed")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a look-up finds: a prefix whose pages cannot be evicted while it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ds41.serving import page_bytes
+from ds41.serving.store_pages import Page
+
+if TYPE_CHECKING:
+    from ds41.serving.store import PrefixStore
+
+
+class Prefix:
+    """The longest stored prefix of some ids, as :meth:`PrefixStore.find` gives it; a context manager.
+
+    ``tokens`` of the ids are stored, 0 for a miss. The last page may hold more than the prefix needs. Open, it pins
+    its pages in all processes; :meth:`close` lets them go.
+    """
+
+    def __init__(
+        self, store: PrefixStore, pages: list[Page], tokens: int, pin: int | None = None, expires: float = float("inf")
+    ) -> None:
+        self.tokens = tokens
+        self._store, self._pages, self._pin, self._expires = store, pages, pin, expires
+
+    def pages(self, first: int = 0) -> Iterator[np.ndarray]:
+        """The pages from number ``first`` on, uint8 [layout.nbytes] each, once its bytes have been found right.
+
+        A page that is damaged, or expired by now, ends the iteration and is removed with those after it;
+        ``tokens`` is then what was given out. Entries that a partial page does not hold are zero.
+
+        Raises:
+            ValueError: the prefix was closed before, and its pages may be gone.
+        """
+        layout = self._store.layout
+        with self._store.files.reader() as reader:
+            for number, page in list(enumerate(self._pages))[first:]:
+                if self._pin is None:
+                    raise ValueError("the prefix is closed; read its pages before that")
+                if self._store.clock() >= self._expires:
+                    self._store.drop_expired(page)
+                    self._shrink(number)
+                    return
+                stored = reader.read(page.file, page.start, page_bytes.stored_bytes(layout, page.tokens))
+                if stored is None or page_bytes.checksum(page.key, stored) != page.digest:
+                    self._store.drop_damaged(page)
+                    self._shrink(number)
+                    return
+                self._store.counters.add("pages_read")
+                self._store.counters.add("bytes_read", stored.nbytes)
+                yield page_bytes.expand(stored, layout, page.tokens)
+
+    def close(self) -> None:
+        """Let the pages go; a second time does nothing."""
+        if self._pin is not None:
+            pin, self._pin = self._pin, None
+            self._store.release(pin)
+
+    def __enter__(self) -> Prefix:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _shrink(self, pages: int) -> None:
+        self._pages = self._pages[:pages]
+        self.tokens = min(self.tokens, pages * self._store.layout.page_tokens)
