@@ -372,7 +372,14 @@ def main() -> int:
         table.add_column(heading, justify="right" if 1 <= place <= 6 else "left")
     for batch in options.batches:
         table.add_row(
-            "plain file copy with fsync", "-", f"{copies[batch]:,.0f}", "-", "1.00", "-", "-", *"-" * len(kinds)
+            "plain file copy with fsync",
+            f"{batch:,}",
+            f"{copies[batch]:,.0f}",
+            "-",
+            "1.00",
+            "-",
+            "-",
+            *"-" * len(kinds),
         )
         for row in rows:
             if row.batch == batch:

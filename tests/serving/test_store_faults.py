@@ -104,6 +104,19 @@ def test_pages_that_changed_places_are_damage(copy):
         assert store.counters["damaged_pages"] == 6
 
 
+def test_a_page_of_another_key_is_damage_with_its_checksum_too(copy):
+    folder = copy()
+    database = sqlite3.connect(folder / "index.db")
+    rows = database.execute("SELECT id, file, start, digest FROM page WHERE height = -4 ORDER BY id").fetchall()
+    for (number, *_), (_, *other) in zip(rows, rows[1:] + rows[:1], strict=True):
+        database.execute("UPDATE page SET file = ?, start = ?, digest = ? WHERE id = ?", [*other, number])
+    database.commit()
+    database.close()
+    with open_store(folder) as store:
+        assert [hit(store, ids) for ids in FILLED] == [3 * PAGE] * 6
+        assert store.counters["damaged_pages"] == 12
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_page_file_cut_or_flipped_anywhere(copy, seed):
     random, folder = np.random.default_rng(seed), copy()
@@ -251,6 +264,20 @@ def test_a_disk_that_fails_stores_nothing(copy, monkeypatch, call, code):
         assert [hit(store, ids) for ids in FILLED] == [len(ids) for ids in FILLED]
         put(store, [3] * 50)
         assert hit(store, [3] * 50) == 50
+
+
+def test_an_early_flush_that_fails_stores_nothing(copy, monkeypatch):
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with open_store(copy()) as store:
+        usage = store.usage()
+        with monkeypatch.context() as patch:
+            patch.setattr(store_files, "_FLUSH_BYTES", 3 * LAYOUT.nbytes)
+            patch.setattr(store_files.os, "fdatasync", fail)
+            with pytest.raises(StoreError, match="cannot be used"):
+                put(store, [3] * 100)
+        assert store.usage() == usage
 
 
 SYNCS = {"sync": ("fsync",), "folder": ("_sync_folder",)}

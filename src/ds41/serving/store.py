@@ -4,8 +4,9 @@ Why SQLite for the index and plain files for the pages (``benchmarks/store_engin
 blobs in SQLite are written twice, to its log and to its database, and stay below half the speed of a plain copy; with
 large database pages they also break the limit on overhead. LMDB is fast, but it maps its file, so that a file cut
 short ends the process with SIGBUS where SQLite and a plain read give an error. Files that are written once and only
-ever cut at their end run at the speed of the disk and need no second copy, no free list and no compaction, and
-SQLite, which every Python has, makes the rows that point into them atomic over threads, processes and crashes.
+ever cut at their end need no second copy, no free list and no compaction, and SQLite, which every Python has, makes the
+rows that point into them atomic over threads, processes and crashes. The price is paid by small puts: three waits for
+the disk each, where a copy has one, and a touch of every page of the conversation before them.
 
 What is promised:
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 SUFFIX = ".pages"
-_FOLDERS = 256
+_FOLDERS = 16
+_FLUSH_BYTES = 8 * 2**20
 
 
 class PageFiles:
@@ -23,11 +25,16 @@ class PageFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        missing = [path for number in range(_FOLDERS) if not (path := self.path(number).parent).is_dir()]
+        for path in missing:
+            path.mkdir(exist_ok=True)
+        if missing:
+            _sync_folder(folder)
         stats = os.statvfs(folder)
         self.block = stats.f_frsize or 4096
 
     def path(self, number: int) -> Path:
-        return self.folder / f"{number % _FOLDERS:02x}" / f"{number}{SUFFIX}"
+        return self.folder / f"{number % _FOLDERS:x}" / f"{number}{SUFFIX}"
 
     def blocks(self, nbytes: int) -> int:
         """Bytes that a file of ``nbytes`` takes on disk."""
@@ -40,14 +47,20 @@ class PageFiles:
             OSError: the disk is full, or fails.
         """
         path = self.path(number)
-        if not path.parent.is_dir():
-            path.parent.mkdir(exist_ok=True)
-            _sync_folder(self.folder)
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+            waiting, flush = 0, None
             for part in parts:
                 left = memoryview(part)
                 while len(left):
                     left = left[file.write(left) :]
+                waiting += part.nbytes
+                # The disk works while the next pages are prepared. A failure is told once, to the call that met it.
+                if waiting >= _FLUSH_BYTES and (flush is None or flush.done()):
+                    if flush is not None:
+                        flush.result()
+                    waiting, flush = 0, pool.submit(os.fdatasync, file.fileno())
+            if flush is not None:
+                flush.result()
             os.fsync(file.fileno())
         _sync_folder(path.parent)
 

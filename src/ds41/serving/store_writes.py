@@ -48,6 +48,8 @@ class Put:
         self._first = first_page
         self._file: int | None = None
         self._pin: int | None = None
+        self._parent = -1
+        self._now = store.clock()
         self._packed: list[bytes] = []
         self._digests: list[bytes] = []
 
@@ -75,23 +77,32 @@ class Put:
 
     def _reserve(self) -> bool:
         """Find what is missing and reserve a file for it, with its place held; False if nothing is."""
-        store, now = self._store, self._store.clock()
+        store = self._store
         index_bytes = store.index.database_bytes()
         with store.index.transaction() as database:
             root = store_pages.add_root(database, self._keys.at(0))
-            path, complete = self._stored_path(database, root)
-            store_pages.touch(database, path, now)
+            first, self._parent = min(self._first_page, self._whole), root
+            before = store_pages.whole_path(database, root, self._keys, first)
+            if before is None:
+                first = 0
+            else:
+                self._parent = before
+                store_pages.touch_path(database, before, self._now)
+            path, complete = self._stored_path(database, self._parent, first)
+            store_pages.touch(database, path, self._now)
+            touched = first + len(path)
             if not complete:
-                self._first = len(path)
+                self._first = touched
+                self._parent = path[-1].id if path else self._parent
                 sizes = self._sizes(self._first)
-                self._pin = store_pages.pin(database, path[-1].id if path else root, store.owner)
+                self._pin = store_pages.pin(database, self._parent, store.owner)
                 self._packed = [page_bytes.pack_ids(self._keys.page_ids(number)) for number, _ in sizes]
                 rows = sum(ROW_BYTES + len(packed) for packed in self._packed)
                 nbytes = sum(size for _, size in sizes)
                 freed = make_room(database, store, store.files.blocks(nbytes) + rows, index_bytes)
                 insert = "INSERT INTO file (size, disk, owner) VALUES (?, ?, ?)"
                 self._file = database.execute(insert, [nbytes, nbytes, store.owner]).lastrowid
-        store.counters.add("pages_touched", len(path))
+        store.counters.add("pages_touched", touched)
         if not complete:
             store.count(freed)
             store.cut_files()
@@ -113,20 +124,22 @@ class Put:
 
     def _commit(self) -> Stored:
         """Enter the pages, except those that another process has stored in the meantime."""
-        store, now = self._store, self._store.clock()
+        store = self._store
         with store.index.transaction(durable=True) as database:
-            root = store_pages.add_root(database, self._keys.at(0))
-            path, complete = self._stored_path(database, root)
-            store_pages.touch(database, path, now)
-            first = self._total if complete else len(path)
+            # The pin keeps the path from all but its own damage.
+            if not store_pages.exists(database, self._parent):
+                raise self._missing(0)
+            path, complete = self._stored_path(database, self._parent, self._first)
+            store_pages.touch(database, path, self._now)
+            first = self._total if complete else self._first + len(path)
             sizes = self._sizes(self._first)
             new = [(number, size) for number, size in sizes if number >= first]
             start = end = sum(size for number, size in sizes if number < first)
-            parent = path[-1].id if path else root
+            parent = path[-1].id if path else self._parent
             if new:
                 self._replace_partial(database, parent, first)
             for number, size in new:
-                parent = self._insert(database, parent, number, end, now)
+                parent = self._insert(database, parent, number, end)
                 end += size
             database.execute(
                 "UPDATE file SET size = ?, pages = ?, owner = NULL WHERE id = ?",
@@ -152,28 +165,33 @@ class Put:
                 )
             store.cut_files()
 
-    def _stored_path(self, database: sqlite3.Connection, root: int) -> tuple[list[Page], bool]:
-        """What is stored of the ids, and whether that is all; the last page may be a fuller one that covers the rest.
+    def _stored_path(self, database: sqlite3.Connection, parent: int, first: int) -> tuple[list[Page], bool]:
+        """What is stored of the ids from page ``first``, which follows ``parent``, on, and whether that is all.
+
+        The last page may be a fuller one that covers the rest.
 
         Raises:
             MissingPrefix: not all before the first page that was given.
         """
-        path = store_pages.walk(database, root, self._keys)
-        complete = len(path) == self._whole
+        path = store_pages.walk(database, parent, self._keys, first)
+        complete = first + len(path) == self._whole
         if complete and self._rest:
-            parent, ids = path[-1].id if path else root, self._keys.page_ids(self._whole)
+            parent, ids = path[-1].id if path else parent, self._keys.page_ids(self._whole)
             best = store_pages.best_child(database, parent, self._key_before(self._whole), ids, float("-inf"))
             complete = best is not None and best[1] == self._rest
             if complete:
                 path.append(best[0])
-        if len(path) < self._first:
-            tokens = min(len(path) * self._keys.page_tokens, len(self._keys))
-            raise MissingPrefix(
-                f"page {self._first - 1} is no longer stored, only the first {tokens} tokens are; put the pages from "
-                f"page {len(path)} on",
-                tokens,
-            )
+        if first + len(path) < self._first:
+            raise self._missing(first + len(path))
         return path, complete
+
+    def _missing(self, pages: int) -> MissingPrefix:
+        tokens = min(pages * self._keys.page_tokens, len(self._keys))
+        return MissingPrefix(
+            f"page {self._first - 1} is no longer stored, only the first {tokens} tokens are; put the pages from "
+            f"page {pages} on",
+            tokens,
+        )
 
     def _replace_partial(self, database: sqlite3.Connection, parent: int, number: int) -> None:
         """Drop partial pages that page ``number``, about to be entered, holds in full; keep what is being read."""
@@ -185,7 +203,7 @@ class Put:
                 else:
                     store_pages.drop_tree(database, page.id, self._store.stored_bytes)
 
-    def _insert(self, database: sqlite3.Connection, parent: int, number: int, start: int, now: float) -> int:
+    def _insert(self, database: sqlite3.Connection, parent: int, number: int, start: int) -> int:
         ids, tokens = self._keys.page_ids(number), self._tokens(number)
         return database.execute(
             "INSERT INTO page (parent, height, key, tokens, first, used, file, start, digest, ids) "
@@ -196,7 +214,8 @@ class Put:
                 self._keys.at(number * self._keys.page_tokens + tokens),
                 tokens,
                 int(ids[0]),
-                float(now),
+                # Not later than the use of the pages before it.
+                float(self._now),
                 self._file,
                 start,
                 self._digests[number - self._first],
