@@ -12,7 +12,8 @@ What is promised:
 
 - A page is served only with the bytes that were put for its ids, model, format and tenant, or not at all.
 - A page that was put and used (put again, or found) less than ``guaranteed_s`` ago is not evicted: a store without
-  room refuses with :class:`StoreFull`. After ``expires_s`` without use it is no longer served.
+  room refuses with :class:`StoreFull`. After ``expires_s`` without use it is no longer served. Uses are noted to the
+  minute, which lengthens both lifetimes and never shortens one.
 - ``put`` is atomic, and what it has stored outlives a crash. An unfinished one leaves nothing behind.
 Source: report section 3.2.1 (lifetimes, least recently used first, global KV only).
 """
@@ -123,6 +124,8 @@ class PrefixStore:
         root_key(fingerprint, None)
         self.folder, self.layout, self.clock = Path(folder), layout, clock
         self.budget_bytes, self.guaranteed_s, self.expires_s = budget_bytes, guaranteed_s, expires_s
+        # To note a use costs a row for each page of its prefix, so it is noted once a minute; lifetimes allow for that.
+        self.grain_s = min(60.0, guaranteed_s / 1000)
         self.counters = Counters(COUNTERS)
         self.fingerprint, self.share_tenants = fingerprint, share_tenants
         try:
@@ -158,7 +161,7 @@ class PrefixStore:
             pages, tokens, expired = self._longest(database, keys, now)
             pin = None
             if tokens:
-                store_pages.touch(database, pages, now)
+                store_pages.touch(database, pages, now, self.grain_s)
                 pin = store_pages.pin(database, pages[-1].id, self.owner)
         self.cut_files()
         self.counters.add("expired_pages", expired)
@@ -301,7 +304,7 @@ class PrefixStore:
 
     def expired_before(self, now: float) -> float:
         """A page last used then or earlier has expired."""
-        return float("-inf") if self.expires_s is None else now - self.expires_s
+        return float("-inf") if self.expires_s is None else now - self.expires_s - self.grain_s
 
     def stored_bytes(self, tokens: int) -> int:
         return page_bytes.stored_bytes(self.layout, tokens)

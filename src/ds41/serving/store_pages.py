@@ -113,9 +113,13 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     return int(different[0]) if len(different) else length
 
 
-def touch(database: sqlite3.Connection, pages: list[Page], now: float) -> None:
-    """Count as used now. A page is touched with all before it, so none is older than those after it."""
-    database.executemany("UPDATE page SET used = ? WHERE id = ? AND used < ?", ((now, page.id, now) for page in pages))
+def touch(database: sqlite3.Connection, pages: list[Page], now: float, grain: float) -> None:
+    """Count as used now. A page is touched with all before it, so none is older than those after it.
+
+    One that was touched less than ``grain`` seconds ago is left as it is.
+    """
+    stale = [page.id for page in pages if page.used < now - grain]
+    database.executemany("UPDATE page SET used = ? WHERE id = ? AND used < ?", ((now, id, now) for id in stale))
 
 
 def whole_path(database: sqlite3.Connection, root: int, keys: PrefixKeys, pages: int) -> int | None:
@@ -127,10 +131,10 @@ def whole_path(database: sqlite3.Connection, root: int, keys: PrefixKeys, pages:
     return row[0] if database.execute(query, [row[0], root]).fetchone() == (pages + 1, 1) else None
 
 
-def touch_path(database: sqlite3.Connection, page: int, now: float) -> None:
-    """Count a page and all before it as used now."""
+def touch_path(database: sqlite3.Connection, page: int, now: float, grain: float) -> None:
+    """Count a page and all before it as used now, as :func:`touch` does."""
     update = f"{_UPWARD} UPDATE page SET used = ? WHERE id IN path AND used < ? AND parent IS NOT NULL"
-    database.execute(update, [page, now, now])
+    database.execute(update, [page, now, now - grain])
 
 
 def pin(database: sqlite3.Connection, page: int, owner: int) -> int:

@@ -45,7 +45,7 @@ def free_room(
     if store.expires_s is not None:
         until = (lambda: False) if all_expired else enough
         expired = store_pages.evict(database, store.expired_before(now), store.stored_bytes, until)
-    evicted = store_pages.evict(database, now - store.guaranteed_s, store.stored_bytes, enough)
+    evicted = store_pages.evict(database, now - store.guaranteed_s - store.grain_s, store.stored_bytes, enough)
     return Freed(expired, evicted)
 
 
@@ -82,7 +82,7 @@ def _when_room(database: sqlite3.Connection, store: PrefixStore, nbytes: int, in
     oldest = store_pages.oldest_use(database)
     if oldest is None:
         return "all of that are puts under way, try again when they are done"
-    wait = oldest + store.guaranteed_s - store.clock()
+    wait = oldest + store.guaranteed_s + store.grain_s - store.clock()
     if wait <= 0:
         return "the pages that may go are in use, try again when they are not"
     return f"the guarantee of the oldest page ends in {wait / _HOUR:.2f} hours"

@@ -87,9 +87,9 @@ class Put:
                 first = 0
             else:
                 self._parent = before
-                store_pages.touch_path(database, before, self._now)
+                store_pages.touch_path(database, before, self._now, store.grain_s)
             path, complete = self._stored_path(database, self._parent, first)
-            store_pages.touch(database, path, self._now)
+            store_pages.touch(database, path, self._now, store.grain_s)
             touched = first + len(path)
             if not complete:
                 self._first = touched
@@ -130,7 +130,7 @@ class Put:
             if not store_pages.exists(database, self._parent):
                 raise self._missing(0)
             path, complete = self._stored_path(database, self._parent, self._first)
-            store_pages.touch(database, path, self._now)
+            store_pages.touch(database, path, self._now, store.grain_s)
             first = self._total if complete else self._first + len(path)
             sizes = self._sizes(self._first)
             new = [(number, size) for number, size in sizes if number >= first]
