@@ -1,5 +1,5 @@
 """``ds41``: the command line. ``ds41 ledger`` prints the byte ledger, ``ds41 doctor`` the environment, and
-``ds41 generate`` continues a text.
+``ds41 generate`` continues a text, ``ds41 chat`` holds a conversation.
 
 Exit status: 0; 1 if the reader of its output went away; 2 for a configuration, an argument or a device that
 cannot be used, with one line on stderr.
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 
 from ds41 import __version__
+from ds41.cli_chat import add_chat_command
 from ds41.cli_generate import add_generate_command
 from ds41.config import ConfigError, ModelConfig
 
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
     add_generate_command(commands)
+    add_chat_command(commands)
     return parser
 
 

@@ -8,16 +8,13 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ds41.config import ConfigError, ModelConfig
+from ds41.cli_model import add_model_options, add_sampling_options, described, load_model, run_command
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from ds41.environment import Environment
     from ds41.model import Model
-
-_PRESETS = ("nano", "mini")
-_INTERRUPTED = 130
 
 
 def add_generate_command(commands: argparse._SubParsersAction) -> None:
@@ -33,19 +30,7 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         "words", nargs="*", metavar="FOLDER PROMPT", help="checkpoint folder (none with --preset), and the text to "
         "continue: - reads it from stdin"
     )  # fmt: skip
-    generate.add_argument("--preset", choices=_PRESETS, help="a small model with random weights, over bytes")
-    generate.add_argument(
-        "--max-new-tokens", type=int, default=128, metavar="N", help="tokens to generate at most (default: 128)"
-    )
-    generate.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="divides the logits; 0 takes the likeliest token "
-        "(default: 1)"
-    )  # fmt: skip
-    generate.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest tokens that make up this "
-        "probability (default: 1, all)"
-    )  # fmt: skip
-    generate.add_argument("--seed", type=int, metavar="N", help="for the same text again (default: another each time)")
+    add_sampling_options(generate, seed="for the same text again (default: another each time)")
     generate.add_argument(
         "--quantization",
         choices=("none", "cache", "full"),
@@ -58,42 +43,24 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         default="full",
         help="run the decoder layers on the whole prompt, or on its last window only (default: full)",
     )
-    generate.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
-    generate.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16"),
-        default="auto",
-        help="of the weights; auto is bfloat16 on a GPU that computes in it, else float32",
-    )
-    generate.add_argument(
-        "--engram-on-disk", action="store_true", help="leave the checkpoint's Engram tables in their files"
-    )
-    generate.add_argument("--verbose", action="store_true", help="tell on stderr what runs and how fast")
+    add_model_options(generate)
     generate.set_defaults(run=_generate)
 
 
 def _generate(options: argparse.Namespace) -> int:
-    # Imported here: --help and errors of usage should not wait for torch.
-    import torch
+    return run_command(lambda: _prepare_and_write(options))
 
+
+def _prepare_and_write(options: argparse.Namespace) -> int:
+    # Imported here: --help and errors of usage should not wait for torch.
     from ds41 import environment
     from ds41.generation import check_sampling
 
-    try:
-        check_sampling(options.temperature, options.top_p, options.seed)
-        folder, prompt = _words(options)
-        # The interpreter has to be set up before the operations import triton.
-        found = environment.prepare(options.device)
-        _write_text(options, folder, prompt, found)
-    except KeyboardInterrupt:
-        print("\nds41: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except ConfigError:
-        raise
-    except (ValueError, FloatingPointError, MemoryError, FileNotFoundError) as error:
-        return _fail(error)
-    except (environment.EnvironmentUnavailable, torch.OutOfMemoryError) as error:
-        return _fail(error)
+    check_sampling(options.temperature, options.top_p, options.seed)
+    folder, prompt = _words(options)
+    # The interpreter has to be set up before the operations import triton.
+    found = environment.prepare(options.device)
+    _write_text(options, folder, prompt, found)
     return 0
 
 
@@ -101,11 +68,11 @@ def _write_text(options: argparse.Namespace, folder: str | None, prompt: str, fo
     from ds41.generation import generate, stream_text
 
     began = time.perf_counter()
-    model, tokenizer = _model(options, folder, found)
+    model, tokenizer = load_model(options, folder, found)
     ids = _prompt_ids(model, tokenizer, prompt)
     if options.verbose:
         print(f"ds41: {found.report()}", file=sys.stderr)
-        print(f"ds41: {_described(model)}, ready after {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        print(f"ds41: {described(model)}, ready after {time.perf_counter() - began:.1f} s", file=sys.stderr)
     drawn = generate(
         model,
         ids,
@@ -142,35 +109,10 @@ def _standard_input() -> str:
         raise ValueError(f"the prompt on stdin is not UTF-8: byte {error.start}") from error
 
 
-def _model(options: argparse.Namespace, folder: str | None, found: Environment) -> tuple[Model, Tokenizer]:
-    import torch
-
-    from ds41.checkpoint import load_checkpoint
-    from ds41.model import Model
-    from ds41.tokenizer import byte_tokenizer, load_tokenizer
-
-    auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
-    dtype = getattr(torch, auto if options.dtype == "auto" else options.dtype)
-    if folder is not None:
-        engram = "disk" if options.engram_on_disk else "memory"
-        model = load_checkpoint(folder, options.quantization, dtype, found.device, engram)
-        return model, load_tokenizer(folder)
-    print(f"ds41: preset {options.preset} has random weights; its text means nothing", file=sys.stderr)
-    config = {"nano": ModelConfig.nano, "mini": ModelConfig.mini}[options.preset]()
-    torch.manual_seed(0)
-    return Model(config, options.quantization, dtype).to(found.device), byte_tokenizer()
-
-
 def _prompt_ids(model: Model, tokenizer: Tokenizer, prompt: str) -> list[int]:
     ids = tokenizer.encode(prompt).ids
     begin = model.config.bos_token_id
     return ids if ids[:1] == [begin] else [begin, *ids]
-
-
-def _described(model: Model) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    kind = str(model.dtype).removeprefix("torch.")
-    return f"{parameters:,} parameters in {kind}, quantization {model.quantization}"
 
 
 class _Clock:
@@ -197,9 +139,3 @@ class _Clock:
         if self.count > 1:
             line += f", then {(self.count - 1) / self.after_first:.1f} tokens/s"
         return line
-
-
-def _fail(error: Exception) -> int:
-    sys.stdout.flush()
-    print(f"ds41: {error}", file=sys.stderr)
-    return 2
