@@ -19,7 +19,7 @@ from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
 from ds41.conversation import SavedConversation, Turns
 from ds41.serving import Engine, session
-from ds41.serving import engine as engine_module
+from ds41.serving import steps as steps_module
 from ds41.tokenizer import byte_tokenizer, load_tokenizer
 
 FOLDER = str(golden_io.FOLDER / "tinyC")
@@ -116,7 +116,7 @@ def test_options_reach_the_engine(chat, monkeypatch):
             seen.update(options, store=store, pool=pool, budget=store.budget_bytes, model=model)
             super().__init__(model, store, pool, **options)
 
-    monkeypatch.setattr(engine_module, "Engine", Recorded)
+    monkeypatch.setattr(steps_module, "Engine", Recorded)
     monkeypatch.setattr("ds41.serving.Engine", Recorded, raising=False)
     options = ("--decoder", "exact", "--windows", "prefill", "--short-hits", "replay", "--context", "128")
     status, _, err = chat(
@@ -201,7 +201,7 @@ def test_an_answer_ends_where_the_context_does(chat):
 
 
 def test_a_failed_answer_leaves_the_conversation_as_it_was(chat, monkeypatch, tmp_path):
-    sample, left = engine_module.sample, [1]
+    sample, left = steps_module.sample, [1]
 
     def fails_once(*arguments):
         if left:
@@ -209,7 +209,7 @@ def test_a_failed_answer_leaves_the_conversation_as_it_was(chat, monkeypatch, tm
             raise FloatingPointError("the largest logit is nan")
         return sample(*arguments)
 
-    monkeypatch.setattr(engine_module, "sample", fails_once)
+    monkeypatch.setattr(steps_module, "sample", fails_once)
     status, out, _ = chat("Hello\nHello\n", "--json", "--session", "s", "--seed", "3")
     failed, good = objects(out)
     assert status == 2

@@ -8,7 +8,7 @@ import torch
 
 from ds41.cache import PageLayout
 from ds41.serving import Engine, HostWindowPool, PrefixStore
-from ds41.serving import engine as engine_module
+from ds41.serving import steps as steps_module
 from ds41.serving.fairness import share_out
 
 CONFIG = tiny_model.CONFIG
@@ -239,7 +239,7 @@ def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
     with engine_of(model) as engine:
         sessions = [engine.open() for _ in range(3)]
         prompts = [some_ids(20, n) for n in range(3)]
-        real, calls = engine_module.sample, []
+        real, calls = steps_module.sample, []
 
         def sample(logits, temperature, *rest):
             calls.append(temperature)
@@ -247,7 +247,7 @@ def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
                 raise FloatingPointError("the largest logit is nan")
             return real(logits, 0.0, *rest)
 
-        monkeypatch.setattr(engine_module, "sample", sample)
+        monkeypatch.setattr(steps_module, "sample", sample)
         streams = [
             s.say(p, 6, 0.5 if n == 1 else 0.0, stop_ids=())
             for n, (s, p) in enumerate(zip(sessions, prompts, strict=True))
@@ -303,7 +303,7 @@ def test_a_full_store_is_reported_and_the_answer_stands(model, tmp_path):
 
 
 def test_long_prompts_are_stored_on_the_way(model, store, monkeypatch):
-    monkeypatch.setattr(engine_module, "_STORED_AT_ONCE", 2)
+    monkeypatch.setattr(steps_module, "_STORED_AT_ONCE", 2)
     with engine_of(model, store, step_tokens=20) as engine:
         stream = engine.open().say(some_ids(150), 5, stop_ids=())
         for _ in range(3):

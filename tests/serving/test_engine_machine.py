@@ -25,7 +25,7 @@ from store_made import Clock
 
 from ds41 import generation
 from ds41.cache import PageLayout
-from ds41.serving import engine as engine_module
+from ds41.serving import steps as steps_module
 from ds41.serving.engine import Engine
 
 WINDOW = CONFIG.sliding_window
@@ -75,8 +75,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.options = options | {"rows": rows, "pages": pages, "max_tokens": MAX_TOKENS, "fingerprint": FINGERPRINT}
         self.store_budget, self.pool_budget = store_budget, pool_budget
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(engine_module, "_STORED_AT_ONCE", early)
-        self.patch.setattr(engine_module, "sample", self._sample)
+        self.patch.setattr(steps_module, "_STORED_AT_ONCE", early)
+        self.patch.setattr(steps_module, "sample", self._sample)
         self.hook = small_model().embed.register_forward_hook(_poison)
         # Conversations that were held, to be gone on with by anybody.
         self.held: list[list[int]] = [random_ids(40, 1)]

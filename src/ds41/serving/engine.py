@@ -7,48 +7,22 @@ another session at any time between two turns. Source: report section 3.2.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
-
-from ds41.cache import CacheError, OutOfPages, PagePool
-from ds41.decoder_tail import Decoder, Tails, begin_tail, check_decoder, tail_starts
-from ds41.generation import sample
+from ds41.cache import CacheError, PagePool
+from ds41.decoder_tail import Decoder, check_decoder
 from ds41.model import Model
-from ds41.replay import KeptWindows, ShortHits, feed_again, plan_replay, snapshot_layers
-from ds41.serving.admission import Tiers, start_turn
-from ds41.serving.counters import Counters, table
-from ds41.serving.fairness import FairQueue, share_out
+from ds41.replay import KeptWindows, ShortHits, plan_replay, snapshot_layers
+from ds41.serving.admission import Tiers
+from ds41.serving.counters import table
 from ds41.serving.fingerprint import model_fingerprint
 from ds41.serving.keys import PrefixKeys, as_ids, root_key
-from ds41.serving.persistence import store_pages, store_windows
 from ds41.serving.resident import ResidentPages
-from ds41.serving.rows import Rows
 from ds41.serving.session import Session
+from ds41.serving.steps import Steps
 from ds41.serving.store import PrefixStore
-from ds41.serving.turn import Finish, Sampling, Turn
+from ds41.serving.turn import Sampling, Turn
 from ds41.serving.windows import WindowPool
-
-ENGINE_COUNTERS = (
-    "turns",
-    "new_tokens",
-    "live_tokens",
-    "resident_tokens",
-    "store_tokens",
-    "computed_tokens",
-    "replayed_tokens",
-    "generated_tokens",
-    "windows_live",
-    "windows_restored",
-    "windows_replayed",
-    "windows_cold",
-    "cancelled",
-    "failed",
-    "restarted",
-    "refused_stores",
-)
-# A long prompt is stored as it is read, in pieces of this many pages, so that a crash does not lose all of it.
-_STORED_AT_ONCE = 64
 
 
 class Engine:
@@ -93,7 +67,7 @@ class Engine:
         for name, value in (("rows", rows), ("step_tokens", step_tokens)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; expected 1 or more")
-        self.model, self.decoder, self.step_tokens = model, decoder, step_tokens
+        self.model, self.decoder = model, decoder
         self.max_tokens = model.config.max_position_embeddings if max_tokens is None else max_tokens
         page_tokens = 64 if store is None else store.layout.page_tokens
         if pages is None:
@@ -111,8 +85,8 @@ class Engine:
         if store is not None and store.fingerprint != self._root:
             raise CacheError("the store's fingerprint is that of another model; make it with model_fingerprint(model)")
         self._shares = store is not None and store.share_tenants
-        self._rows, self._queue, self._tails = Rows(cache, self._tiers.resident), FairQueue(), Tails(rows)
-        self.counters = Counters(ENGINE_COUNTERS)
+        self._steps = Steps(self._tiers, self._keys, decoder, step_tokens)
+        self.counters = self._steps.counters
         self._lock = threading.RLock()
         self._closed = False
 
@@ -131,7 +105,7 @@ class Engine:
         if not new:
             raise ValueError("there are no ids to say; expected one or more")
         with self._lock:
-            self._end_cancelled()
+            self._steps.end_cancelled()
             if self._closed or session.closed:
                 raise RuntimeError("the session or its engine is closed")
             if session.turn is not None:
@@ -142,13 +116,13 @@ class Engine:
                     f"the conversation has {len(turn.ids)} tokens and max_new_tokens is {sampling.max_new_tokens}; "
                     f"the engine has room for {self.max_tokens} in all"
                 )
-            if (pages := self._rows.pages_for(turn)) > self._pages.pages:
+            if (pages := self._steps.rows.pages_for(turn)) > self._pages.pages:
                 raise ValueError(
                     f"{turn.most_tokens} tokens need {pages} pages; the engine has {self._pages.pages} in all"
                 )
             turn.report.new_tokens = len(new)
             session.turn = turn
-            self._queue.put(turn)
+            self._steps.queue.put(turn)
         return turn
 
     def next_token(self, turn: Turn) -> int:
@@ -171,7 +145,7 @@ class Engine:
         """End a turn with what it has; nothing happens if it has ended."""
         with self._lock:
             turn.cancelled = True
-            self._end_cancelled()
+            self._steps.end_cancelled()
 
     def close_session(self, session: Session) -> None:
         """Cancel a session's turn and take its row."""
@@ -179,15 +153,15 @@ class Engine:
             session.closed = True
             if session.turn is not None:
                 self.cancel(session.turn)
-            self._rows.take_back(session)
+            self._steps.rows.take_back(session)
 
     def close(self) -> None:
         """Cancel every turn and give back all memory; store and pool stay open. A second time does nothing."""
         with self._lock:
-            for turn in [*self._queue, *self._rows.active.values()]:
+            for turn in [*self._steps.queue, *self._steps.rows.active.values()]:
                 turn.cancelled = True
-            self._end_cancelled()
-            self._rows.take_back_all()
+            self._steps.end_cancelled()
+            self._steps.rows.take_back_all()
             self._tiers.resident.clear()
             self._closed = True
 
@@ -200,19 +174,7 @@ class Engine:
     def step(self) -> bool:
         """Advance every turn that has a row: prompts by a piece, answers by a token. False if there is none."""
         with self._lock:
-            self._end_cancelled()
-            self._admit()
-            turns = self._next_turns()
-            if not turns:
-                return False
-            pieces = self._pieces(turns)
-            try:
-                drawn = self._advance(pieces)
-            except Exception as error:
-                drawn = self._one_by_one(pieces, error)
-            for row, logits in drawn.items():
-                self._guarded(turns[row], row, self._draw, logits)
-            return True
+            return self._steps.run()
 
     def run(self) -> None:
         """Step until no turn is left."""
@@ -241,150 +203,3 @@ class Engine:
     def _keys(self, session: Session, ids: Sequence[int]) -> PrefixKeys:
         root = root_key(self._root, None if self._shares else session.tenant)
         return PrefixKeys(root, ids, self._pages.layout.page_tokens)
-
-    def _admit(self) -> None:
-        while (turn := self._queue.head()) is not None:
-            row = self._rows.room_for(turn)
-            if row is None and self._rows.active:
-                return
-            self._queue.remove(turn)
-            if row is None:
-                turn.error = OutOfPages(f"a turn needs {self._rows.pages_for(turn)} pages; others hold what is missing")
-                self._close_turn(turn, "failed")
-                continue
-            self._rows.start(row, turn)
-            self._guarded(turn, row, self._start)
-
-    def _start(self, turn: Turn, row: int) -> None:
-        cache, session, report = self._tiers.cache, turn.session, turn.report
-        if session.row == row:
-            report.live_tokens, report.windows, turn.stored = cache.lengths[row], "live", session.stored
-        else:
-            start_turn(self._tiers, turn, row, self._keys(session, turn.ids), self.decoder)
-            session.row = row
-        end = len(turn.ids)
-        starts = tail_starts(self.model.config, cache.lengths[row], end, self.decoder)
-        begin_tail(cache, row, starts)
-        self._tails.set(row, starts)
-
-    def _next_turns(self) -> dict[int, Turn]:
-        """The turns of the next step, by row: all that have one, or one that may have made a step fail."""
-        lengths = self._tiers.cache.lengths
-        for row, turn in self._rows.active.items():
-            if lengths[row] < turn.alone_until:
-                return {row: turn}
-        return dict(self._rows.active)
-
-    def _pieces(self, turns: dict[int, Turn]) -> dict[int, list[int]]:
-        """The next tokens of every turn: one of an answer, a fair share of the step for each prompt."""
-        for row, turn in turns.items():
-            if self._tiers.cache.lengths[row] == len(turn.ids):
-                # An interrupt came between the last step and its draw.
-                feed_again(self.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1)
-        lengths = self._tiers.cache.lengths
-        left = {row: len(turn.ids) - lengths[row] for row, turn in turns.items()}
-        reading = [row for row, count in left.items() if count > 1]
-        shares = dict(zip(reading, share_out(self.step_tokens, [left[row] for row in reading]), strict=True))
-        counts = {row: shares.get(row, 1) for row in turns}
-        return {row: turns[row].ids[lengths[row] : lengths[row] + count] for row, count in counts.items() if count}
-
-    def _advance(self, pieces: dict[int, list[int]]) -> dict[int, torch.Tensor]:
-        """Feed pieces by row; logits of the rows whose sequence is read to its end."""
-        cache = self._tiers.cache
-        lengths, turns = cache.lengths, self._rows.active
-        ended = [row for row, piece in pieces.items() if lengths[row] + len(piece) == len(turns[row].ids)]
-        rows = [torch.tensor(pieces.get(row, ()), dtype=torch.int64) for row in range(cache.batch)]
-        logits = self.model.extend(rows, cache, ended, self._tails)
-        for row, piece in pieces.items():
-            # Fed again up to what was stored; from there on for the first time.
-            turns[row].report.computed_tokens += max(
-                0, lengths[row] + len(piece) - max(lengths[row], cache.stored[row])
-            )
-            self._store_early(turns[row], row)
-        for row in ended:
-            self._tails.set(row, {})
-        return dict(zip(ended, logits.unbind(0), strict=True))
-
-    def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
-        """After a step that failed: whoever fails alone was the reason, and the others go on."""
-        if len(pieces) == 1:
-            (row,) = pieces
-            self._fail(self._rows.active[row], row, error)
-            return {}
-        drawn = {}
-        for row, piece in pieces.items():
-            turn, length = self._rows.active[row], self._tiers.cache.lengths[row]
-            try:
-                drawn |= self._advance({row: piece})
-            except CacheError:
-                # The failed step had overwritten this row's windows, so it begins anew, and alone up to here.
-                self._rows.empty(row)
-                turn.begin_anew(alone_until=length + len(piece))
-                self.counters.add("restarted")
-                self._queue.put(turn, first=True)
-            except Exception as own:
-                self._fail(turn, row, own)
-        return drawn
-
-    def _guarded(self, turn: Turn, row: int, what: Callable, *arguments: object) -> None:
-        """Do something for one turn; if it goes wrong, that turn fails and no other."""
-        try:
-            what(turn, row, *arguments)
-        except Exception as error:
-            self._fail(turn, row, error)
-
-    def _draw(self, turn: Turn, row: int, logits: torch.Tensor) -> None:
-        sampling = turn.sampling
-        finish = turn.draw(sample(logits, sampling.temperature, sampling.top_p, turn.random))
-        if finish is not None:
-            self._finish(turn, row, finish)
-
-    def _store_early(self, turn: Turn, row: int) -> None:
-        page_tokens = self._pages.layout.page_tokens
-        whole = self._tiers.cache.lengths[row] // page_tokens * page_tokens
-        if whole - turn.stored >= _STORED_AT_ONCE * page_tokens:
-            store_pages(self._tiers, turn, row, whole)
-
-    def _finish(self, turn: Turn, row: int, finish: Finish) -> None:
-        """Persist a turn's state and park its row."""
-        session, cache = turn.session, self._tiers.cache
-        length = cache.lengths[row]
-        keys = self._keys(session, turn.ids[:length])
-        store_pages(self._tiers, turn, row, length)
-        self._tiers.resident.keep(keys, cache.pages_of(row)[: length // keys.page_tokens])
-        store_windows(self._tiers, turn, row, keys, self.decoder)
-        session.ids, session.stored = turn.ids, turn.stored
-        self._rows.park(row)
-        self._close_turn(turn, finish)
-
-    def _fail(self, turn: Turn, row: int, error: BaseException) -> None:
-        turn.error = error
-        self._rows.empty(row)
-        turn.ready.clear()
-        self._close_turn(turn, "failed")
-
-    def _end_cancelled(self) -> None:
-        for turn in [turn for turn in self._queue if turn.cancelled]:
-            self._queue.remove(turn)
-            self._close_turn(turn, "cancelled")
-        for row, turn in [(row, turn) for row, turn in self._rows.active.items() if turn.cancelled]:
-            cache = self._tiers.cache
-            if cache.lengths[row] >= turn.answer:
-                self._guarded(turn, row, self._finish, "cancelled")
-                continue
-            # In the middle of a prompt: the session is as it was, and its row is not.
-            self._rows.empty(row)
-            self._close_turn(turn, "cancelled")
-
-    def _close_turn(self, turn: Turn, finish: Finish) -> None:
-        turn.end(finish)
-        turn.session.turn = None
-        report = turn.report
-        self.counters.add("turns")
-        for name in ("new", "live", "resident", "store", "computed", "replayed", "generated"):
-            self.counters.add(f"{name}_tokens", getattr(report, f"{name}_tokens"))
-        self.counters.add(f"windows_{report.windows}")
-        if finish in ("cancelled", "failed"):
-            self.counters.add(finish)
-        if report.refused is not None:
-            self.counters.add("refused_stores")

@@ -1,0 +1,224 @@
+"""The steps that all running turns share: who is let in, what each is fed, and what a fault costs whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ds41.cache import CacheError, OutOfPages
+from ds41.decoder_tail import Decoder, Tails, begin_tail, tail_starts
+from ds41.generation import sample
+from ds41.replay import feed_again
+from ds41.serving.admission import Tiers, start_turn
+from ds41.serving.counters import Counters
+from ds41.serving.fairness import FairQueue, share_out
+from ds41.serving.keys import PrefixKeys
+from ds41.serving.persistence import store_pages, store_windows
+from ds41.serving.rows import Rows
+from ds41.serving.session import Session
+from ds41.serving.turn import Finish, Turn
+
+ENGINE_COUNTERS = (
+    "turns",
+    "new_tokens",
+    "live_tokens",
+    "resident_tokens",
+    "store_tokens",
+    "computed_tokens",
+    "replayed_tokens",
+    "generated_tokens",
+    "windows_live",
+    "windows_restored",
+    "windows_replayed",
+    "windows_cold",
+    "cancelled",
+    "failed",
+    "restarted",
+    "refused_stores",
+)
+# A long prompt is stored as it is read, in pieces of this many pages, so that a crash does not lose all of it.
+_STORED_AT_ONCE = 64
+
+
+class Steps:
+    """Turns on the rows of a cache, from the queue to their end.
+
+    Args:
+        keys: the keys of a session's prefix. step_tokens: the most tokens of prompts that a step reads.
+    """
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        keys: Callable[[Session, Sequence[int]], PrefixKeys],
+        decoder: Decoder,
+        step_tokens: int,
+    ) -> None:
+        self._tiers, self._keys, self._decoder, self._step_tokens = tiers, keys, decoder, step_tokens
+        self.rows, self.queue, self._tails = Rows(tiers.cache, tiers.resident), FairQueue(), Tails(tiers.cache.batch)
+        self.counters = Counters(ENGINE_COUNTERS)
+
+    def run(self) -> bool:
+        """Advance every turn that has a row: prompts by a piece, answers by a token. False if there is none."""
+        self.end_cancelled()
+        self._admit()
+        turns = self._next_turns()
+        if not turns:
+            return False
+        pieces = self._pieces(turns)
+        try:
+            drawn = self._advance(pieces)
+        except Exception as error:
+            drawn = self._one_by_one(pieces, error)
+        for row, logits in drawn.items():
+            self._guarded(turns[row], row, self._draw, logits)
+        return True
+
+    def end_cancelled(self) -> None:
+        """End the turns that were cancelled with what they have."""
+        for turn in [turn for turn in self.queue if turn.cancelled]:
+            self.queue.remove(turn)
+            self._close_turn(turn, "cancelled")
+        for row, turn in [(row, turn) for row, turn in self.rows.active.items() if turn.cancelled]:
+            cache = self._tiers.cache
+            if cache.lengths[row] >= turn.answer:
+                self._guarded(turn, row, self._finish, "cancelled")
+                continue
+            # In the middle of a prompt: the session is as it was, and its row is not.
+            self.rows.empty(row)
+            self._close_turn(turn, "cancelled")
+
+    def _admit(self) -> None:
+        while (turn := self.queue.head()) is not None:
+            row = self.rows.room_for(turn)
+            if row is None and self.rows.active:
+                return
+            self.queue.remove(turn)
+            if row is None:
+                turn.error = OutOfPages(f"a turn needs {self.rows.pages_for(turn)} pages; others hold what is missing")
+                self._close_turn(turn, "failed")
+                continue
+            self.rows.start(row, turn)
+            self._guarded(turn, row, self._start)
+
+    def _start(self, turn: Turn, row: int) -> None:
+        cache, session, report = self._tiers.cache, turn.session, turn.report
+        if session.row == row:
+            report.live_tokens, report.windows, turn.stored = cache.lengths[row], "live", session.stored
+        else:
+            start_turn(self._tiers, turn, row, self._keys(session, turn.ids), self._decoder)
+            session.row = row
+        end = len(turn.ids)
+        starts = tail_starts(self._tiers.model.config, cache.lengths[row], end, self._decoder)
+        begin_tail(cache, row, starts)
+        self._tails.set(row, starts)
+
+    def _next_turns(self) -> dict[int, Turn]:
+        """The turns of the next step, by row: all that have one, or one that may have made a step fail."""
+        lengths = self._tiers.cache.lengths
+        for row, turn in self.rows.active.items():
+            if lengths[row] < turn.alone_until:
+                return {row: turn}
+        return dict(self.rows.active)
+
+    def _pieces(self, turns: dict[int, Turn]) -> dict[int, list[int]]:
+        """The next tokens of every turn: one of an answer, a fair share of the step for each prompt."""
+        for row, turn in turns.items():
+            if self._tiers.cache.lengths[row] == len(turn.ids):
+                # An interrupt came between the last step and its draw.
+                feed_again(self._tiers.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1)
+        lengths = self._tiers.cache.lengths
+        left = {row: len(turn.ids) - lengths[row] for row, turn in turns.items()}
+        reading = [row for row, count in left.items() if count > 1]
+        shares = dict(zip(reading, share_out(self._step_tokens, [left[row] for row in reading]), strict=True))
+        counts = {row: shares.get(row, 1) for row in turns}
+        return {row: turns[row].ids[lengths[row] : lengths[row] + count] for row, count in counts.items() if count}
+
+    def _advance(self, pieces: dict[int, list[int]]) -> dict[int, torch.Tensor]:
+        """Feed pieces by row; logits of the rows whose sequence is read to its end."""
+        cache = self._tiers.cache
+        lengths, turns = cache.lengths, self.rows.active
+        ended = [row for row, piece in pieces.items() if lengths[row] + len(piece) == len(turns[row].ids)]
+        rows = [torch.tensor(pieces.get(row, ()), dtype=torch.int64) for row in range(cache.batch)]
+        logits = self._tiers.model.extend(rows, cache, ended, self._tails)
+        for row, piece in pieces.items():
+            # Fed again up to what was stored; from there on for the first time.
+            turns[row].report.computed_tokens += max(
+                0, lengths[row] + len(piece) - max(lengths[row], cache.stored[row])
+            )
+            self._store_early(turns[row], row)
+        for row in ended:
+            self._tails.set(row, {})
+        return dict(zip(ended, logits.unbind(0), strict=True))
+
+    def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
+        """After a step that failed: whoever fails alone was the reason, and the others go on."""
+        if len(pieces) == 1:
+            (row,) = pieces
+            self._fail(self.rows.active[row], row, error)
+            return {}
+        drawn = {}
+        for row, piece in pieces.items():
+            turn, length = self.rows.active[row], self._tiers.cache.lengths[row]
+            try:
+                drawn |= self._advance({row: piece})
+            except CacheError:
+                # The failed step had overwritten this row's windows, so it begins anew, and alone up to here.
+                self.rows.empty(row)
+                turn.begin_anew(alone_until=length + len(piece))
+                self.counters.add("restarted")
+                self.queue.put(turn, first=True)
+            except Exception as own:
+                self._fail(turn, row, own)
+        return drawn
+
+    def _guarded(self, turn: Turn, row: int, what: Callable, *arguments: object) -> None:
+        """Do something for one turn; if it goes wrong, that turn fails and no other."""
+        try:
+            what(turn, row, *arguments)
+        except Exception as error:
+            self._fail(turn, row, error)
+
+    def _draw(self, turn: Turn, row: int, logits: torch.Tensor) -> None:
+        sampling = turn.sampling
+        finish = turn.draw(sample(logits, sampling.temperature, sampling.top_p, turn.random))
+        if finish is not None:
+            self._finish(turn, row, finish)
+
+    def _store_early(self, turn: Turn, row: int) -> None:
+        page_tokens = self._tiers.cache.pool.layout.page_tokens
+        whole = self._tiers.cache.lengths[row] // page_tokens * page_tokens
+        if whole - turn.stored >= _STORED_AT_ONCE * page_tokens:
+            store_pages(self._tiers, turn, row, whole)
+
+    def _finish(self, turn: Turn, row: int, finish: Finish) -> None:
+        """Persist a turn's state and park its row."""
+        session, cache = turn.session, self._tiers.cache
+        length = cache.lengths[row]
+        keys = self._keys(session, turn.ids[:length])
+        store_pages(self._tiers, turn, row, length)
+        self._tiers.resident.keep(keys, cache.pages_of(row)[: length // keys.page_tokens])
+        store_windows(self._tiers, turn, row, keys, self._decoder)
+        session.ids, session.stored = turn.ids, turn.stored
+        self.rows.park(row)
+        self._close_turn(turn, finish)
+
+    def _fail(self, turn: Turn, row: int, error: BaseException) -> None:
+        turn.error = error
+        self.rows.empty(row)
+        turn.ready.clear()
+        self._close_turn(turn, "failed")
+
+    def _close_turn(self, turn: Turn, finish: Finish) -> None:
+        turn.end(finish)
+        turn.session.turn = None
+        report = turn.report
+        self.counters.add("turns")
+        for name in ("new", "live", "resident", "store", "computed", "replayed", "generated"):
+            self.counters.add(f"{name}_tokens", getattr(report, f"{name}_tokens"))
+        self.counters.add(f"windows_{report.windows}")
+        if finish in ("cancelled", "failed"):
+            self.counters.add(finish)
+        if report.refused is not None:
+            self.counters.add("refused_stores")
