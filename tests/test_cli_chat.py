@@ -116,7 +116,7 @@ def test_options_reach_the_engine(chat, monkeypatch):
             seen.update(options, store=store, pool=pool, budget=store.budget_bytes, model=model)
             super().__init__(model, store, pool, **options)
 
-    monkeypatch.setattr(steps_module, "Engine", Recorded)
+    monkeypatch.setattr("ds41.serving.engine.Engine", Recorded)
     monkeypatch.setattr("ds41.serving.Engine", Recorded, raising=False)
     options = ("--decoder", "exact", "--windows", "prefill", "--short-hits", "replay", "--context", "128")
     status, _, err = chat(

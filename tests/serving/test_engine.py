@@ -401,3 +401,106 @@ def test_one_answer_at_a_time_and_none_after_the_end(model):
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.say([3])
+
+
+def test_a_dropped_stream_frees_its_session_at_once(model):
+    with engine_of(model) as engine:
+        session = engine.open()
+        for _ in session.say(some_ids(20), 50, stop_ids=()):
+            break
+        assert len(answer(session, some_ids(4, 1))[0]) == 5
+
+
+def test_a_turn_that_begins_anew_counts_once(model, store, monkeypatch):
+    # The first step of the second turn fails after windows were written; it is repeated from the tiers below.
+    with engine_of(model, store) as engine:
+        session = engine.open()
+        answer(session, some_ids(20))
+        held = len(session.ids) - 1
+        real, left = model.extend, [1]
+
+        def extend(*arguments):
+            if left.pop() if left else 0:
+                real(*arguments)
+                engine._tiers.cache.rewind(0, held)
+                engine._tiers.cache._progress._written[0] = held + 100
+                raise RuntimeError("this step cannot be")
+            return real(*arguments)
+
+        other = engine.open().say(some_ids(9, 2), 4, stop_ids=())
+        monkeypatch.setattr(model, "extend", extend)
+        _, report = answer(session, some_ids(30, 1))
+        assert len(list(other)) == 4
+        assert engine.counters["restarted"] >= 1
+    assert report.hit_tokens == held
+    assert report.live_tokens == 0
+    assert report.hit_tokens + report.computed_tokens == report.context_tokens + 4
+
+
+def test_pages_of_a_short_hit_do_not_take_the_room_of_its_turn(model, tmp_path):
+    page = 4
+    with PrefixStore(tmp_path, PageLayout.of(CONFIG, page), FINGERPRINT, budget_bytes=10**8) as small:
+        options = {"rows": 1, "max_tokens": 40}
+        with engine_of(model, small, **options) as engine:
+            answer(engine.open(), some_ids(WINDOW), 1)
+        with engine_of(model, small, HostWindowPool(10**6), pages=11, **options) as engine:
+            ids = some_ids(WINDOW) + some_ids(27, 1)
+            given, report = answer(engine.open(), ids)
+    assert report.windows == "cold"
+    assert given == alone(model, ids, 5)
+
+
+class BrokenPool:
+    """A window pool whose server is of no use."""
+
+    def __init__(self):
+        self.counters = {}
+
+    def put(self, key, data):
+        raise OSError("the pool's server is gone")
+
+    def take(self, keys):
+        return None
+
+
+def test_a_pool_that_fails_costs_no_answer(model):
+    with engine_of(model, pool=BrokenPool()) as engine:
+        given, report = answer(engine.open(), some_ids(20))
+    assert given == alone(model, some_ids(20), 5)
+    assert report.refused == "window pool: the pool's server is gone"
+
+
+def test_an_interrupt_between_step_and_draw_costs_no_answer(model, monkeypatch):
+    with engine_of(model) as engine:
+        prompts = [some_ids(20, n) for n in range(2)]
+        streams = [engine.open().say(p, 6, stop_ids=()) for p in prompts]
+        heads = [next(stream) for stream in streams]
+        real = steps_module.sample
+
+        def interrupted(*arguments):
+            monkeypatch.setattr(steps_module, "sample", real)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(steps_module, "sample", interrupted)
+        for stream in streams:
+            stream._turn.ready.clear()
+        with pytest.raises(KeyboardInterrupt):
+            next(streams[0])
+        rests = [list(stream) for stream in streams]
+    for prompt, head, rest in zip(prompts, heads, rests, strict=True):
+        wanted = alone(model, prompt, 6)
+        assert head == wanted[0]
+        assert rest == wanted[-len(rest) :]
+
+
+def test_closed_sessions_and_odd_numbers_are_refused(model, store):
+    with engine_of(model) as engine:
+        session = engine.open()
+        with pytest.raises(TypeError):
+            session.say([3], 2.5)
+        session.close()
+        session.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            session.say([3])
+    with pytest.raises(ValueError, match="fingerprint is that of another model"):
+        engine_of(model, store, fingerprint=b"other")

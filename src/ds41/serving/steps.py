@@ -159,8 +159,10 @@ class Steps:
             self._fail(self.rows.active[row], row, error)
             return {}
         drawn = {}
-        for row, piece in pieces.items():
+        for row in pieces:
             turn, length = self.rows.active[row], self._tiers.cache.lengths[row]
+            # Cut anew: the step may have failed after this row's tokens had been read.
+            piece = self._pieces({row: turn})[row]
             try:
                 drawn |= self._advance({row: piece})
             except CacheError:
