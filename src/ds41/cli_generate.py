@@ -39,9 +39,10 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
     )
     generate.add_argument(
         "--decoder",
-        choices=("full", "bounded"),
+        choices=("full", "bounded", "exact"),
         default="full",
-        help="run the decoder layers on the whole prompt, or on its last window only (default: full)",
+        help="run the decoder layers on the whole prompt, on its last window only, or on what an exact end needs "
+        "(default: full)",
     )
     add_model_options(generate)
     generate.set_defaults(run=_generate)
