@@ -89,10 +89,10 @@ class WatchedPool(HostWindowPool):
     shadow: Shadow | None = None
 
     def put(self, key, data):
-        self.shadow.check_windows(data)
+        owners = self.shadow.owners_of(data)
         done = super().put(key, data)
         if done:
-            self.shadow.new_windows[key] = bytes(data)
+            self.shadow.new_windows[key] = owners, bytes(data)
         return done
 
     def take(self, keys):
@@ -169,12 +169,12 @@ class Shadow:
     def poll(self) -> None:
         """Look at turns that have ended since."""
         for key in list(self.new_windows):
-            for session in self.sessions:
+            owners, data = self.new_windows[key]
+            for session in owners:
                 if session.window_key == key:
-                    data = self.new_windows.pop(key)
                     length = WindowSnapshot.from_bytes(data).length
                     self.windows[key] = session.tenant, tuple(session.ids[:length]), data
-                    break
+                    self.new_windows.pop(key, None)
         running = []
         for entry in self.turns:
             if entry[1].done:
@@ -238,7 +238,7 @@ class Shadow:
             assert self.cache.lengths[row] == cache.lengths[row] == report.live_tokens
         else:
             self._retire(row)
-            # Whatever the row still had must not come back.
+            self._spoil(row)
             self.cache.reset(row)
             hit, asked = report.hit_tokens, self._longest(self.stored, session.tenant, ids)
             found = max(asked, self._longest(self.kept, session.tenant, ids))
@@ -250,7 +250,7 @@ class Shadow:
                 assert hit == report.replayed_tokens == cache.lengths[row] == 0
             else:
                 self._adopt(row, session.tenant, ids, hit, cache)
-                start = self._begin(row, ids, hit, at, report.windows)
+                start = self._begin(row, session.tenant, ids, hit, at, report.windows)
                 assert (cache.lengths[row], report.replayed_tokens) == (start, hit - start), report
         starts = tail_starts(self.model.config, self.cache.lengths[row], len(ids), self.engine.decoder)
         begin_tail(self.cache, row, starts)
@@ -304,16 +304,14 @@ class Shadow:
         self.cache.adopt(row, pages, hit)
         self.cache.pool.release_many(pages)
 
-    def _begin(self, row, ids, hit, at, windows) -> int:
+    def _begin(self, row, tenant, ids, hit, at, windows) -> int:
         window = self.model.config.sliding_window
         if windows == "replayed":
             start = max(0, hit - window)
             feed_again(self.model, self.cache, row, ids, start)
             return start
         assert at is not None, "windows were restored that nobody of this tenant had put for these ids"
-        (data,) = {
-            d for owner, of, d in self.windows.values() if owner == self._tenant(row, ids) and list(of) == ids[:at]
-        }
+        data = next(data for owner, of, data in self.windows.values() if owner == tenant and list(of) == ids[:at])
         feed_again(self.model, self.cache, row, ids, at)
         self.cache.restore_windows(row, WindowSnapshot.from_bytes(data))
         start = min(at, len(ids) - 1)
@@ -322,9 +320,6 @@ class Shadow:
         if start < at:
             feed_again(self.model, self.cache, row, ids, start)
         return start
-
-    def _tenant(self, row, ids) -> str:
-        return next(session.tenant for session, turn, _ in self.turns if turn.ids is ids)
 
     def _follow(self, rows, cache, wanted, logits) -> None:
         ours = self._run(rows, self.cache, wanted, self.tails)
@@ -363,11 +358,16 @@ class Shadow:
         raise AssertionError(f"page {number} with {tokens} tokens is none that was computed for these ids of {tenant}")
 
     def _contents(self, row):
-        session, _, _fed, _ = self._rows[row]
+        session, _, _, ids = self._rows[row]
         pages, pool = self.cache._table.pages[row], self.cache.pool
         known = max(self.cache.lengths[row], self.cache.stored[row])
-        ids = tuple(self._rows[row][3][:known])
-        return session.tenant, ids, lambda number: pool.read_page(pages[number]).numpy()
+        return session.tenant, tuple(ids[:known]), lambda number: pool.read_page(pages[number]).numpy()
+
+    def _spoil(self, row) -> None:
+        """Whatever a row still has must not come back: here it is NaN, there what another sequence left."""
+        for ring in (self.cache._windows, *self.cache._open.values()):
+            for part in ring.parts:
+                part[:, row * ring.slots : (row + 1) * ring.slots] = 255 if part.dtype == torch.uint8 else torch.nan
 
     def _retire(self, row) -> None:
         if row in self._rows:
@@ -376,14 +376,15 @@ class Shadow:
             self._archive.append((owner, ids, held.__getitem__))
             del self._rows[row]
 
-    def check_windows(self, data) -> None:
-        """Windows that go into the pool are those of a row here."""
+    def owners_of(self, data) -> list:
+        """Whose windows go into the pool: sessions with a row here that has the same ones."""
         with self._noting():
             theirs, layers = WindowSnapshot.from_bytes(data), snapshot_layers(self.model.config, self.kept_windows)
             rows = [row for row in self._rows if self.cache.lengths[row] == theirs.length]
-            assert any(_same(self.cache.window_snapshot(row, layers), theirs) for row in rows), (
-                f"windows of {theirs.length} tokens were put that no row has"
-            )
+            same = [row for row in rows if _same(self.cache.window_snapshot(row, layers), theirs)]
+            assert same, f"windows of {theirs.length} tokens were put that no row has"
+            return [self._rows[row][0] for row in same]
+        return []
 
 
 def _same(ours: WindowSnapshot, theirs: WindowSnapshot) -> bool:

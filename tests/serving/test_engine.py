@@ -504,3 +504,39 @@ def test_closed_sessions_and_odd_numbers_are_refused(model, store):
             session.say([3])
     with pytest.raises(ValueError, match="fingerprint is that of another model"):
         engine_of(model, store, fingerprint=b"other")
+
+
+def interrupt_once(monkeypatch, owner, name):
+    """Let the next call of a function end in an interrupt."""
+    real = getattr(owner, name)
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(owner, name, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def test_an_interrupt_inside_a_prompt_lets_its_turn_begin_anew(model, monkeypatch):
+    with engine_of(model, step_tokens=16) as engine:
+        stream = engine.open().say(some_ids(40), 5, stop_ids=())
+        interrupt_once(monkeypatch, model.layers[2], "forward")
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        assert list(stream) == alone(model, some_ids(40), 5)
+        assert engine.counters["restarted"] == 1
+
+
+def test_two_interrupts_and_a_cancel_keep_what_was_given_out(model, monkeypatch):
+    with engine_of(model) as engine:
+        session = engine.open()
+        stream = session.say(some_ids(20), 9, stop_ids=())
+        given = [next(stream), next(stream)]
+        for owner, name in ((steps_module, "sample"), (model, "extend")):
+            interrupt_once(monkeypatch, owner, name)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        stream.cancel()
+        assert session.ids == some_ids(20) + given
+        assert stream.report.finish == "cancelled"
+        assert len(answer(session, some_ids(4, 1))[0]) == 5

@@ -155,25 +155,33 @@ class Steps:
     def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
         """After a step that failed: whoever fails alone was the reason, and the others go on."""
         if len(pieces) == 1:
-            (row,) = pieces
-            self._fail(self.rows.active[row], row, error)
+            ((row, piece),) = pieces.items()
+            turn = self.rows.active[row]
+            if isinstance(error, CacheError) and not turn.alone_until:
+                # A step before this one was interrupted.
+                self._begin_anew(turn, row, piece)
+            else:
+                self._fail(turn, row, error)
             return {}
         drawn = {}
         for row in pieces:
-            turn, length = self.rows.active[row], self._tiers.cache.lengths[row]
+            turn = self.rows.active[row]
             # Cut anew: the step may have failed after this row's tokens had been read.
             piece = self._pieces({row: turn})[row]
             try:
                 drawn |= self._advance({row: piece})
             except CacheError:
-                # The failed step had overwritten this row's windows, so it begins anew, and alone up to here.
-                self.rows.empty(row)
-                turn.begin_anew(alone_until=length + len(piece))
-                self.counters.add("restarted")
-                self.queue.put(turn, first=True)
+                self._begin_anew(turn, row, piece)
             except Exception as own:
                 self._fail(turn, row, own)
         return drawn
+
+    def _begin_anew(self, turn: Turn, row: int, piece: list[int]) -> None:
+        """A step that was left half done has overwritten this row's windows: start from the tiers, alone up to here."""
+        turn.begin_anew(alone_until=self._tiers.cache.lengths[row] + len(piece))
+        self.rows.empty(row)
+        self.counters.add("restarted")
+        self.queue.put(turn, first=True)
 
     def _guarded(self, turn: Turn, row: int, what: Callable, *arguments: object) -> None:
         """Do something for one turn; if it goes wrong, that turn fails and no other."""
@@ -201,9 +209,13 @@ class Steps:
         keys = self._keys(session, turn.ids[:length])
         store_pages(self._tiers, turn, row, length)
         self._tiers.resident.keep(keys, cache.pages_of(row)[: length // keys.page_tokens])
-        store_windows(self._tiers, turn, row, keys, self._decoder)
         session.ids, session.stored = turn.ids, turn.stored
-        self.rows.park(row)
+        if cache.stored[row] > length:
+            # Ended while its last token was to be fed again: the windows are incomplete, ids and pages are not.
+            self.rows.empty(row)
+        else:
+            store_windows(self._tiers, turn, row, keys, self._decoder)
+            self.rows.park(row)
         self._close_turn(turn, finish)
 
     def _fail(self, turn: Turn, row: int, error: BaseException) -> None:
