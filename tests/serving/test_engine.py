@@ -528,7 +528,7 @@ def test_an_interrupt_inside_a_prompt_lets_its_turn_begin_anew(model, monkeypatc
 
 
 def test_two_interrupts_and_a_cancel_keep_what_was_given_out(model, monkeypatch):
-    with engine_of(model) as engine:
+    with engine_of(model, pool=HostWindowPool(10**7)) as engine:
         session = engine.open()
         stream = session.say(some_ids(20), 9, stop_ids=())
         given = [next(stream), next(stream)]
