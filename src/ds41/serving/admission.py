@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ds41.cache import Cache, CacheError, PagePool, WindowSnapshot
-from ds41.replay import KeptWindows, ShortHits, feed_again, plan_replay
+from ds41.replay import KeptWindows, ShortHits, begin_replay, feed_again, plan_replay
 from ds41.serving.keys import PrefixKeys
 from ds41.serving.resident import ResidentPages
 from ds41.serving.store_errors import StoreError
@@ -74,7 +74,7 @@ def _load_pages(tiers: Tiers, turn: Turn, keys: PrefixKeys) -> tuple[list[int], 
         with tiers.store.find(turn.session.tenant, keys.ids) as prefix:
             turn.stored = prefix.tokens
             # A page read is a page copied: not for a hit that will be computed anyway.
-            if prefix.tokens > tokens and _worth(tiers, keys, prefix.tokens):
+            if prefix.tokens > tokens and _worth(tiers, prefix.tokens):
                 for data in prefix.pages(first=len(pages)):
                     pages.append(_write(pool, data))
                     report.store_bytes += data.nbytes
@@ -92,7 +92,7 @@ def _load_pages(tiers: Tiers, turn: Turn, keys: PrefixKeys) -> tuple[list[int], 
     return pages, tokens + report.store_tokens
 
 
-def _worth(tiers: Tiers, keys: PrefixKeys, tokens: int) -> bool:
+def _worth(tiers: Tiers, tokens: int) -> bool:
     return tiers.windows is not None or plan_replay(tokens, tiers.window, tiers.short_hits).adopts
 
 
@@ -136,12 +136,9 @@ def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, 
 
 def _replay(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int) -> None:
     plan = plan_replay(tokens, tiers.window, tiers.short_hits)
+    begin_replay(tiers.model, tiers.cache, row, turn.ids, pages, plan)
     report = turn.report
+    report.replayed_tokens = plan.replayed
+    report.windows = "replayed" if plan.adopts else "cold"
     if not plan.adopts:
-        tiers.cache.reset(row)
-        report.resident_tokens = report.store_tokens = report.replayed_tokens = 0
-        report.windows = "cold"
-        return
-    tiers.cache.adopt(row, pages, tokens)
-    feed_again(tiers.model, tiers.cache, row, turn.ids, plan.start)
-    report.windows, report.replayed_tokens = "replayed", plan.replayed
+        report.resident_tokens = report.store_tokens = 0
