@@ -17,10 +17,10 @@ FLOORS = (
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
     "economics candidates counterfactuals report window_persistence window_cone",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
-    "block decoder_tail model checkpoint flops",
+    "block decoder_tail model checkpoint flops trained",
     "generation replay dspark vision",
     "serving training probes",
-    "viz cli cli_model cli_generate cli_chat chat chat_turn cli_tables conversation exercises __main__",
+    "viz cli cli_model cli_generate cli_chat cli_train cli_probe chat chat_turn cli_tables conversation exercises __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from ds41 import __version__
 from ds41.cli_chat import add_chat_command
 from ds41.cli_generate import add_generate_command
+from ds41.cli_train import add_train_command
 from ds41.config import ConfigError, ModelConfig
 
 _SUFFIXES = {"K": 2**10, "M": 2**20}
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
     add_generate_command(commands)
     add_chat_command(commands)
+    add_train_command(commands)
     return parser
 
 

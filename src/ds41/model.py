@@ -5,7 +5,7 @@ Source: report section 2; released ``Transformer``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 
 import numpy as np
@@ -70,12 +70,19 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return self.embed.weight.device
 
-    def forward(self, input_ids: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        image_mask: torch.Tensor | None = None,
+        memory: Callable[[Step], Memory] | None = None,
+    ) -> torch.Tensor:
         """Logits of every position of whole sequences, differentiable: [B, T] -> float32 [B, T, vocab].
 
         Args:
             input_ids: int64 [B, T], each row from position 0. A shorter sequence may be padded on the right.
             image_mask: bool [B, T], the positions that belong to images.
+            memory: makes the memory of this pass; None for a :class:`SequenceMemory` that rounds as the model does.
+                Another one shows what was written, or changes what is seen.
 
         Raises:
             ValueError, TypeError: ids as in :meth:`prefill`; rows of unequal length; more tokens than the model has
@@ -94,9 +101,9 @@ class Model(nn.Module):
                 f"the model was built in {self.dtype} and cast to {self.embed.weight.dtype}; build it with that dtype"
             )
         step = tokens.step([0] * len(tokens.rows))
-        memory = SequenceMemory(self.config, step, rounds=self.quantization != "none")
+        made = SequenceMemory(self.config, step, self.quantization != "none") if memory is None else memory(step)
         history = new_history(len(tokens.rows), self.config.engram_max_ngram_size, self.device)
-        hidden = self._run(self._enter(tokens, step, history)[0], memory)
+        hidden = self._run(self._enter(tokens, step, history)[0], made)
         return self._logits(hidden, slice(None)).unflatten(0, (len(tokens.rows), -1))
 
     def new_cache(self, max_tokens: int, batch: int = 1, **options) -> Cache:

@@ -58,6 +58,12 @@ class Memory(Protocol):
         ...
 
 
+class RoundTrip(Protocol):
+    """A format, for what it leaves of values."""
+
+    def fake_quantize(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
 class CacheMemory:
     """A :class:`ds41.cache.Cache`: packed pages, window rings and open groups."""
 
@@ -164,10 +170,15 @@ class CacheMemory:
 
 
 class SequenceMemory:
-    """Whole sequences in one step: everything stays in the graph, gradients pass the rounding straight through."""
+    """Whole sequences in one step: everything stays in the graph, gradients pass the rounding straight through.
 
-    def __init__(self, config: ModelConfig, step: Step, rounds: bool) -> None:
-        self.rounds = rounds
+    Args:
+        rounds: round what is written, as the caches do. main_format: what rounds main entries then;
+            :data:`ds41.formats.MAIN_KV`, or anything with its ``fake_quantize``.
+    """
+
+    def __init__(self, config: ModelConfig, step: Step, rounds: bool, main_format: RoundTrip = MAIN_KV) -> None:
+        self.rounds, self.main_format = rounds, main_format
         self._sequences = torch.arange(len(step.counts), device=step.position.device)
         self._choice = visible_rows(step, config.sliding_window, 0, step.firsts)
         self._main: dict[int, torch.Tensor] = {}
@@ -187,7 +198,7 @@ class SequenceMemory:
     def append(
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
-        self._main[layer] = MAIN_KV.fake_quantize(main) if self.rounds else main
+        self._main[layer] = self.main_format.fake_quantize(main) if self.rounds else main
         self._index[layer] = INDEX_KEY.fake_quantize(index) if self.rounds else index
         # Entries lie one sequence after the other, each from its entry 0 on.
         self._offsets[layer] = torch.searchsorted(sequence, self._sequences)
@@ -201,6 +212,10 @@ class SequenceMemory:
 
     def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         return _rows(self._index[layer], self._offsets[layer], sequence, entry)
+
+    def written(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All entries of a source, one sequence after the other: main [M, head_dim], index [M, index_head_dim]."""
+        return self._main[layer], self._index[layer]
 
 
 def _rows(rows: torch.Tensor, offsets: torch.Tensor, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,128 @@
+"""``ds41 train``: a small model from nothing, with checkpoints, a log, and a folder in the official format."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+from ds41.cli_model import run_command
+
+
+def add_train_command(commands: argparse._SubParsersAction) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a small model of exactly this architecture",
+        description="Trains a preset on the standard library's sources and retrieval tasks. A run that was stopped "
+        "goes on from its folder's checkpoint. At the end FOLDER/model holds the model in the official format.",
+        epilog="Several GPUs: torchrun --nproc-per-node N -m ds41 train ... TensorBoard files are written where the "
+        "package tensorboard is installed.",
+    )
+    train.add_argument("folder", metavar="FOLDER", help="for checkpoint, log and model; created if missing")
+    train.add_argument("--preset", choices=("nano", "mini"), default="nano", help="default: nano")
+    train.add_argument("--steps", type=int, metavar="N", help="length of the run; its stages scale (default: preset's)")
+    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and data (default: 0)")
+    train.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
+    train.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    train.add_argument(
+        "--save-every", type=int, default=50, metavar="N", help="steps between checkpoints (default: 50)"
+    )
+    train.add_argument("--text", metavar="FOLDER", help="Python files to read (default: the standard library)")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another setting of the recipe, such as matrix_rate=0.004; may be repeated",
+    )
+    train.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    return run_command(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Imported here: --help and errors of usage should not wait for torch.
+    import torch
+
+    from ds41 import environment
+    from ds41.checkpoint import save_checkpoint
+    from ds41.training.corpus import standard_library
+    from ds41.training.distributed import Workers
+    from ds41.training.recipe import preset_recipe
+    from ds41.training.trainer import train
+
+    if options.save_every < 1:
+        raise ValueError(f"--save-every is {options.save_every}; expected 1 or more")
+    if options.threads is not None:
+        if options.threads < 1:
+            raise ValueError(f"--threads is {options.threads}; expected 1 or more")
+        torch.set_num_threads(options.threads)
+    recipe = preset_recipe(options.preset, options.steps, seed=options.seed, **_settings(options.set))
+    corpus = standard_library("train", options.text)
+    found = environment.prepare(options.device)
+    with Workers.of_environment(found.device) as workers:
+        tell = _progress(recipe.steps) if workers.rank == 0 else None
+        model = train(recipe, corpus, options.folder, workers, options.save_every, tell)
+        if workers.rank == 0:
+            for path in save_checkpoint(model, f"{options.folder}/model", overwrite=True):
+                print(path)
+    return 0
+
+
+def _settings(pairs: list[str]) -> dict[str, object]:
+    """NAME=VALUE as numbers where they are numbers."""
+    from dataclasses import fields
+
+    from ds41.training.recipe import Recipe
+
+    kinds = {one.name: one.type for one in fields(Recipe)}
+    found: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or kinds.get(name) not in ("int", "float", "bool", "Legal"):
+            simple = sorted(name for name, kind in kinds.items() if kind in ("int", "float", "bool", "Legal"))
+            raise ValueError(f"--set is {pair!r}; expected NAME=VALUE with one of {', '.join(simple)}")
+        try:
+            found[name] = _value(kinds[name], text)
+        except ValueError:
+            raise ValueError(f"--set {name} is {text!r}; expected {kinds[name]}") from None
+    return found
+
+
+def _value(kind: str, text: str) -> object:
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+    return {"int": int, "float": float, "Legal": str}[kind](text)
+
+
+def _progress(steps: int) -> Callable[[dict], None]:
+    """Prints about once in two seconds, and the last step."""
+    began, first, shown = time.monotonic(), None, 0.0
+
+    def tell(line: dict) -> None:
+        nonlocal first, shown
+        now, step = time.monotonic(), line["step"]
+        first = step if first is None else first
+        if now - shown < 2 and step + 1 < steps:
+            return
+        shown = now
+        left = (now - began) / (step + 1 - first) * (steps - step - 1)
+        print(
+            f"step {step + 1}/{steps} {line['stage']}: loss {line['text']:.3f}, answers {line['answers']:.3f}, "
+            f"{line['tokens'] / line['seconds']:,.0f} tokens/s, {_duration(left)} left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return tell
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,242 @@
+"""What would show that FP4 main KV is too coarse, and what the probes found: each claim with its number.
+
+Thresholds stand here, in the code, and not beside the results. A claim that fails says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ds41.config import ModelConfig
+from ds41.probes.main_formats import FormatRow
+from ds41.probes.norm_weights import (
+    HeavyRow,
+    SpikeRow,
+    WeightRow,
+    heavy_channel_sweep,
+    spike_sweep,
+    weight_sweep,
+)
+from ds41.probes.rounding import predicted_rounding, worst_case_weight
+from ds41.probes.small_magnitudes import NeedleRow, OutputRow, Setting, SizeRow, needle_masses, output_errors
+
+# A norm weight of a trained model is near 1; one of 8 is far away.
+GROWN_WEIGHTS = (2.0, 4.0, 8.0)
+# Values below 1/24 of their block's maximum become zero.
+_ZERO_BELOW = 1 / 24
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of the design, what would falsify it, and what was found."""
+
+    claim: str
+    falsified_if: str
+    found: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class FP4Report:
+    """All measurements on random latents, for tables and plots."""
+
+    seeds: int
+    outputs: tuple[OutputRow, ...]
+    sizes: tuple[SizeRow, ...]
+    needles: tuple[NeedleRow, ...]
+    weights: tuple[WeightRow, ...]
+    spikes: tuple[SpikeRow, ...]
+    heavy: tuple[HeavyRow, ...]
+    claims: tuple[Claim, ...]
+
+
+def probe_fp4(
+    config: ModelConfig | None = None,
+    seeds: int = 100,
+    heads: int | None = 16,
+    query_sizes: Sequence[float] = (1.0, 4.0),
+) -> FP4Report:
+    """Everything that needs no trained model, in the published sizes.
+
+    Args:
+        config: sizes of the attention; None for the published ones. heads: how many look; None for all of them.
+        query_sizes: root mean squares of query channels.
+    """
+    config = ModelConfig.flash() if config is None else config
+    outputs, sizes, needles = (), (), ()
+    for size in query_sizes:
+        setting = Setting.of(config, size, heads)
+        new_outputs, new_sizes = output_errors(setting, seeds=seeds)
+        outputs, sizes = outputs + new_outputs, sizes + new_sizes
+        needles += needle_masses(setting, seeds=seeds)
+    channels = config.head_dim
+    report = FP4Report(
+        seeds,
+        outputs,
+        sizes,
+        needles,
+        weight_sweep(seeds=seeds, channels=channels),
+        spike_sweep(channels=channels),
+        heavy_channel_sweep(seeds=seeds, channels=channels),
+        (),
+    )
+    return replace(report, claims=synthetic_claims(report, channels))
+
+
+def synthetic_claims(report: FP4Report, channels: int) -> tuple[Claim, ...]:
+    """The claims that random latents decide."""
+    return (
+        _small_values(report.sizes),
+        _faint_needles(report.needles),
+        _noise_by_margin(report.needles),
+        _grown_weights(report.weights),
+        _saturation(report, channels),
+        _floor(report.weights),
+        _heavy_channel(report.heavy),
+    )
+
+
+def trained_claims(rows: Sequence[FormatRow]) -> tuple[Claim, ...]:
+    """The claims that a trained model decides, from rows of one or more context lengths."""
+    fp4 = sorted((row for row in rows if row.format == "FP4"), key=lambda row: row.length)
+    fp8 = {row.length: row for row in rows if row.format == "FP8"}
+    if not fp4 or any(row.length not in fp8 for row in fp4):
+        raise ValueError("there are no rows of FP4 and FP8 at equal lengths; expected one of each a length")
+    costs = [
+        f"{row.length}: {row.penalty.text(4)} against {fp8[row.length].penalty.text(4)}, "
+        f"{row.lost} answers lost and {row.gained} gained of {row.answers}"
+        for row in fp4
+    ]
+    claims = [
+        Claim(
+            "FP4 main KV answers as FP8 does, at equal selection",
+            "at a length the loss that FP4 adds lies above that of FP8, interval against interval",
+            "nats added by FP4 against FP8 at length " + "; ".join(costs),
+            all(row.penalty.low <= fp8[row.length].penalty.high for row in fp4),
+        )
+    ]
+    if len(fp4) > 1:
+        short, long = fp4[0], fp4[-1]
+        claims.append(
+            Claim(
+                "what FP4 costs does not grow with the context",
+                "the added loss at the longest length lies above that at the shortest, interval against interval",
+                f"{short.penalty.text(4)} nats at {short.length}, {long.penalty.text(4)} at {long.length}",
+                long.penalty.low <= short.penalty.high,
+            )
+        )
+    return tuple(claims)
+
+
+def _small_values(sizes: Sequence[SizeRow]) -> Claim:
+    small = [row for row in sizes if row.format == "FP4" and row.relative and row.high <= _ZERO_BELOW]
+    by_query: dict[float, float] = {}
+    for row in small:
+        by_query[row.query_rms] = by_query.get(row.query_rms, 0.0) + row.error_share.mean
+    values = sum(row.share.mean for row in small) / len(by_query)
+    shares = ", ".join(f"{share:.1%} at query size {size:g}" for size, share in by_query.items())
+    return Claim(
+        "small values, though they lose everything, do not carry the error of the output",
+        "values below 1/24 of their block's maximum carry more than a tenth of its square",
+        f"{values:.1%} of the values, {min(row.zeroed.mean for row in small):.0%} or more of each size zeroed; they "
+        f"carry {shares}",
+        max(by_query.values()) <= 0.1,
+    )
+
+
+def _faint_needles(needles: Sequence[NeedleRow]) -> Claim:
+    rows = [row for row in needles if row.format == "FP4" and row.margin < 0]
+    worst = min(rows, key=lambda row: row.mass.mean / row.exact_mass)
+    kept = worst.mass.mean / worst.exact_mass
+    return Claim(
+        "a needle below its rivals keeps its softmax mass on average",
+        "at a margin below 0 a needle loses more than a twentieth of its mass",
+        f"the worst keeps {kept:.1%} (margin {worst.margin:g}, query size {worst.query_rms:g}, "
+        f"{worst.mass.text(4)} of {worst.exact_mass:.4f})",
+        kept >= 0.95,
+    )
+
+
+def _noise_by_margin(needles: Sequence[NeedleRow]) -> Claim:
+    found, holds = [], True
+    for size in sorted({row.query_rms for row in needles}):
+        rows = sorted((r for r in needles if r.format == "FP4" and r.query_rms == size), key=lambda row: row.margin)
+        low, high = rows[0], rows[-1]
+        holds = holds and low.noise.low <= high.noise.high
+        found.append(
+            f"query size {size:g}: {low.noise.text()} at margin {low.margin:g}, {high.noise.text()} at "
+            f"{high.margin:g}, predicted {low.predicted_noise:.3f}"
+        )
+    return Claim(
+        "rounding moves a margin by error times query size, however small the margin",
+        "the margin's noise is larger at the lowest margin than at the highest, interval against interval",
+        "; ".join(found),
+        holds,
+    )
+
+
+def _grown_weights(weights: Sequence[WeightRow]) -> Claim:
+    errors = {row.weight: row.error.mean for row in weights if row.format == "FP4"}
+    grown = ", ".join(f"{errors[weight]:.5f} at {weight:g}" for weight in GROWN_WEIGHTS)
+    return Claim(
+        "norm weights that grow to 2, 4 and 8 together change nothing",
+        "the relative error differs at all: these factors move every scale by a power of two",
+        f"{errors[1.0]:.5f} at 1, {grown}",
+        all(errors[weight] == errors[1.0] for weight in GROWN_WEIGHTS),
+    )
+
+
+def _saturation(report: FP4Report, channels: int) -> Claim:
+    saturated = [row for row in report.weights if row.format == "FP4" and row.saturated.mean > 0]
+    first = min(saturated, key=lambda row: row.weight)
+    spike = min((row for row in report.spikes if row.weight > 1 and row.error > 1 / 16), key=lambda row: row.weight)
+    clipped = next(row.clipped.mean for row in report.weights if row.format == "FP4" and row.weight == 1.0)
+    return Claim(
+        "no scale saturates at weights up to 8",
+        "a block maximum passes 2688 at a weight of 8 or less",
+        f"one channel with the whole norm passes it from {worst_case_weight(channels):.1f} (predicted) and is cut to "
+        f"{1 - spike.error:.0%} at {spike.weight:g}; Gaussian latents from {first.weight:g} on "
+        f"({first.saturated.mean:.2g} of blocks, predicted {first.predicted_saturated:.2g}). Rounded-down scales clip "
+        f"{clipped:.0%} of blocks at any weight",
+        min(first.weight, spike.weight) > max(GROWN_WEIGHTS),
+    )
+
+
+def _floor(weights: Sequence[WeightRow]) -> Claim:
+    rows = sorted((row for row in weights if row.format == "FP4"), key=lambda row: -row.weight)
+    reference = next(row.error.mean for row in rows if row.weight == 1.0)
+    below = [row for row in rows if row.weight < 1]
+    first = next(row for row in below if row.error.mean > 1.05 * reference)
+    lost = next(row for row in below if row.error.mean > 0.5)
+    return Claim(
+        "weights down to 1/16 stay above the floor of the scale",
+        "the error at a weight of 1/16 or more is over 1.05 times that at 1",
+        f"first at weight {first.weight:g}: {first.error.mean:.3f} against {reference:.3f}, predicted "
+        f"{first.predicted_error:.3f}, {first.subnormal.mean:.0%} of scales subnormal; half of the norm is lost from "
+        f"{lost.weight:g} on ({lost.zeroed.mean:.0%} of values zero)",
+        first.weight < 1 / 16,
+    )
+
+
+def _heavy_channel(heavy: Sequence[HeavyRow]) -> Claim:
+    rows = sorted((row for row in heavy if row.format == "FP4"), key=lambda row: row.ratio)
+    other = {row.ratio: row for row in heavy if row.format == "FP8"}
+    grown = max((row for row in rows if row.ratio <= max(GROWN_WEIGHTS)), key=lambda row: row.ratio)
+    broken = next((row for row in rows if row.needle_mass.mean < 0.5 * row.exact_mass), None)
+    found = (
+        f"at {grown.ratio:g} quiet channels have an error of {grown.quiet_error.mean:.1%} (predicted "
+        f"{grown.predicted_error:.1%}; at equal weights {predicted_rounding().error:.1%}; FP8 "
+        f"{other[grown.ratio].quiet_error.mean:.1%}), whole rows {grown.row_error.mean:.1%}"
+    )
+    if broken is not None:
+        found += (
+            f"; a needle told apart by quiet channels alone loses half of its mass from {broken.ratio:g} on "
+            f"({broken.needle_mass.text()} of {broken.exact_mass:.3f}; FP8 {other[broken.ratio].needle_mass.text()})"
+        )
+    return Claim(
+        "one channel of a block that grows to 8 times the others does not drown them",
+        "the other channels' relative error passes one half at a ratio of 8 or less",
+        found,
+        grown.quiet_error.mean <= 0.5,
+    )

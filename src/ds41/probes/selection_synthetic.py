@@ -1,0 +1,180 @@
+"""Does selection at one point hold? A needle at the edge of the selection, at the published sizes.
+
+One query decides for a group of layers, from FP4 keys. The probe asks at which true ranks a needle is missed, and what
+the decoder's Reindex layers can no longer find once the Full layer has made the pool.
+
+It would speak against the design if (1) a needle far inside the selection were missed: more than 1 % at a quarter of
+top-k; (2) that got worse as the context grows; (3) misses did not follow from the format's noise, so that nothing
+could be said about other sizes; (4) Reindex layers lost more needles to the pool than to their own FP4 selection
+while their queries still resemble the Full layer's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ds41.config import ModelConfig
+from ds41.probes.selection_context import CLUSTERED, KeyLaw, SyntheticContext
+from ds41.probes.selection_needles import EdgeWidth, MissCounter, MissPoint
+from ds41.probes.selection_pool import PoolCounter, PoolEdgePoint, QueryPair, SightPoint
+
+# Parts of top-k and of the pool's budget at which needles and blocks are followed.
+_RANKS = (32, 64, 128, 192, 256, 320, 384, 448, 480, 496, 504, 508, 512, 513, 517, 528, 544, 576, 640, 768, 1024, 1536)
+_SEEN_RANKS = (1, 16, 64, 128, 256, 384, 512)
+_BLOCK_RANKS = (1024, 1536, 1792, 1920, 1984, 2016, 2040, 2048, 2049, 2056, 2080, 2112, 2176, 2304, 2560, 3072, 4096)
+CORRELATIONS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+# Scores of one kind that may exist at a time: 64 MB.
+_SCORES = 2**24
+
+
+@dataclass(frozen=True)
+class SelectionReport:
+    """What the probe found; ``dataclasses.asdict`` gives plain values.
+
+    seeds: queries, each with needles of its own; contexts: key stores that they are spread over. pool_entries: what
+    the pool holds at most. pool_edge, sights and pairs are empty where the pool holds every entry.
+    """
+
+    law: KeyLaw
+    entries: int
+    seeds: int
+    contexts: int
+    top_k: int
+    pool_blocks: int
+    pool_entries: int
+    misses: list[MissPoint]
+    widths: list[EdgeWidth]
+    pool_edge: list[PoolEdgePoint]
+    sights: list[SightPoint]
+    pairs: list[QueryPair]
+
+    def miss_rows(self) -> list[tuple[str, ...]]:
+        """A table of misses by rank, its heading first."""
+        heading = ("needle", "in FP4", "true rank", "missed", "predicted", "rank shift 5 % / 50 % / 95 %")
+        return [heading] + [
+            (
+                point.needle,
+                point.rounded,
+                str(point.rank),
+                point.missed.text(),
+                f"{point.predicted:.3f}",
+                f"{point.shift_low:+.0f} / {point.shift_median:+.0f} / {point.shift_high:+.0f}",
+            )
+            for point in self.misses
+        ]
+
+    def width_rows(self) -> list[tuple[str, ...]]:
+        """A table of the edge's width, its heading first."""
+        heading = ("in FP4", "score error", "predicted", "width in ranks", "predicted", "kept of top-k")
+        return [heading] + [
+            (
+                edge.rounded,
+                edge.error.text(),
+                edge.predicted_error.text(),
+                "not reached" if edge.width is None else f"{edge.width:.0f}",
+                f"{edge.predicted_width:.0f}",
+                edge.kept.text(),
+            )
+            for edge in self.widths
+        ]
+
+    def pool_edge_rows(self) -> list[tuple[str, ...]]:
+        """A table of blocks dropped by rank, its heading first."""
+        heading = ("true block rank", "dropped", "predicted")
+        return [heading] + [
+            (str(point.block_rank), point.dropped.text(), f"{point.predicted:.3f}") for point in self.pool_edge
+        ]
+
+    def sight_rows(self) -> list[tuple[str, ...]]:
+        """A table of what Reindex layers see, its heading first."""
+        heading = ("correlation", "own rank", "hidden", "predicted", "missed by Reindex", "missed by Full")
+        return [heading] + [
+            (
+                f"{point.correlation:.2f}",
+                str(point.rank) if point.rank else f"1 to {self.top_k}",
+                point.hidden.text(),
+                "" if point.predicted is None else f"{point.predicted:.3f}",
+                point.missed_by_reindex.text(),
+                point.missed_by_full.text(),
+            )
+            for point in self.sights
+        ]
+
+    def pair_rows(self) -> list[tuple[str, ...]]:
+        """A table of what a correlation of queries is in scores, its heading first."""
+        heading = ("correlation", "of scores", "shared top-k")
+        return [heading] + [(f"{pair.correlation:.2f}", pair.scores.text(), pair.overlap.text()) for pair in self.pairs]
+
+
+def probe_selection(
+    config: ModelConfig,
+    entries: int = 65536,
+    seeds: int = 100,
+    law: KeyLaw = CLUSTERED,
+    contexts: int = 4,
+    correlations: tuple[float, ...] = CORRELATIONS,
+    pool_seeds: int | None = None,
+    seed: int = 0,
+) -> SelectionReport:
+    """Run the probe at the sizes of a configuration.
+
+    Args:
+        entries: of the decoder's source, up to ``max_position_embeddings``. seeds: queries. contexts: key stores that
+            the queries are spread over, evenly. pool_seeds: how many of the queries also go through the pool; all if
+            None. seed: of everything that is drawn.
+
+    Raises:
+        ValueError: fewer than one seed for each context, or entries that the configuration cannot hold.
+    """
+    if not 1 <= contexts <= seeds:
+        raise ValueError(f"{seeds} seeds for {contexts} contexts; expected one or more seeds each")
+    pool_seeds = seeds if pool_seeds is None else pool_seeds
+    if not 1 <= pool_seeds <= seeds:
+        raise ValueError(f"pool_seeds is {pool_seeds}; expected 1 to seeds, {seeds}")
+    top_k, budget = config.index_topk, config.candidate_topk_blocks
+    has_pool = entries > budget * config.candidate_block_size
+    misses = MissCounter(_scaled(_RANKS, top_k / 512, min(4 * top_k, entries) - 1), top_k)
+    blocks = -(-entries // config.candidate_block_size)
+    pools = PoolCounter(
+        _scaled(_SEEN_RANKS, top_k / 512, top_k), _scaled(_BLOCK_RANKS, budget / 2048, blocks), correlations, top_k
+    )
+    for number in range(contexts):
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        context = SyntheticContext(config, entries, law, generator)
+        followed = _share(pool_seeds, contexts, number)
+        for count in _batches(_share(seeds, contexts, number), max(1, _SCORES // entries)):
+            asked = context.queries(count, generator)
+            misses.add(context, asked, generator)
+            through_pool = min(followed, count)
+            followed -= through_pool
+            if has_pool and through_pool:
+                pools.add(context, asked.part(slice(through_pool)), context.queries(through_pool, generator))
+    return SelectionReport(
+        law,
+        entries,
+        seeds,
+        contexts,
+        top_k,
+        budget,
+        budget * config.candidate_block_size,
+        misses.points(),
+        misses.widths(),
+        pools.edge_points() if has_pool else [],
+        pools.sight_points() if has_pool else [],
+        pools.pairs() if has_pool else [],
+    )
+
+
+def _scaled(published: tuple[int, ...], factor: float, most: int) -> tuple[int, ...]:
+    """The published sizes' ranks for another size, those that exist there."""
+    return tuple(sorted({max(1, round(rank * factor)) for rank in published if round(rank * factor) <= most}))
+
+
+def _share(total: int, parts: int, number: int) -> int:
+    return total // parts + (number < total % parts)
+
+
+def _batches(total: int, most: int) -> list[int]:
+    return [min(most, total - start) for start in range(0, total, most)]

@@ -1,0 +1,35 @@
+"""The trained models that ship with the package."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from ds41.checkpoint import load_checkpoint
+from ds41.linear import Quantization
+from ds41.model import Model
+
+TRAINED = ("nano",)
+
+
+def trained_folder(name: str = "nano") -> Path:
+    """Where a shipped checkpoint lies, in the official format.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name not in TRAINED:
+        raise ValueError(f"name is {name!r}; expected one of {', '.join(map(repr, TRAINED))}")
+    return Path(str(resources.files("ds41").joinpath("data", name)))
+
+
+def load_trained(
+    name: str = "nano",
+    quantization: Quantization = "cache",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Model:
+    """A shipped model: "nano" was trained by ``ds41 train --preset nano``; its card lies beside it."""
+    return load_checkpoint(trained_folder(name), quantization, dtype, device)

@@ -1,0 +1,1 @@
+"""Training: real files and retrieval tasks, the published recipe scaled down, and what it was worth."""

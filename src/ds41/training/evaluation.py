@@ -1,0 +1,131 @@
+"""What a model has learnt: loss on held-out files, and answers to queries of needles far back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ds41.config import ModelConfig
+from ds41.model import Model
+from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
+from ds41.training.corpus import Corpus
+from ds41.training.losses import token_losses
+from ds41.training.serving_conditions import ReplayMemory
+from ds41.training.stream import Batch, make_batch
+from ds41.training.tasks import Kind
+
+# Tokens of one pass.
+_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Answers to queries whose needle lies beyond the window and beyond top-k other entries.
+
+    bytes_right, answers_right: share of answer bytes that are the likeliest, and of answers with both right.
+    loss: nats a byte. queries: how many counted; window, distractors: the least distance in tokens, and the least
+    number of other needles between.
+    """
+
+    length: int
+    kind: Kind
+    bytes_right: Estimate
+    answers_right: Estimate
+    loss: float
+    queries: int
+
+
+@torch.no_grad()
+def text_loss(
+    model: Model, corpus: Corpus, length: int, rows: int, seed: str = "held-out", kind: Kind = "source"
+) -> Estimate:
+    """Nats a token over rows of one kind, random bytes left out; one sample a row."""
+    found = []
+    for batch in _batches(corpus, kind, length, rows, seed):
+        losses = token_losses(model(batch.ids.to(model.device)), batch.ids.to(model.device)).cpu()
+        weights = (batch.weights[:, 1:] > 0).to(losses.dtype)
+        found += ((losses * weights).sum(1) / weights.sum(1)).tolist()
+    return estimate_mean(found)
+
+
+@torch.no_grad()
+def retrieval(
+    model: Model,
+    corpus: Corpus,
+    length: int,
+    rows: int,
+    kind: Kind = "recall",
+    seed: str = "held-out",
+    queries: int = 4,
+    least_distance: int | None = None,
+) -> Retrieval:
+    """Teacher-forced answers on held-out rows.
+
+    Args:
+        queries: of a row. least_distance: tokens between needle and answer for a query to count; None takes what no
+            window and no selection by recency reaches: window and top-k entries of the coarsest source together.
+
+    Raises:
+        ValueError: no query of these rows lies far enough back.
+    """
+    if least_distance is None:
+        least_distance = far_enough(model.config)
+    right, losses = [], []
+    for batch in _batches(corpus, kind, length, rows, seed, queries):
+        logits = model(batch.ids.to(model.device)).cpu()
+        for row, every in enumerate(batch.asked):
+            for asked in every:
+                if asked.answer - asked.needle < least_distance:
+                    continue
+                places = torch.tensor([asked.answer, asked.answer + 1])
+                ids = batch.ids[row, places]
+                told = logits[row, places - 1]
+                right.append((told.argmax(-1) == ids).tolist())
+                losses.append(float(torch.nn.functional.cross_entropy(told, ids)))
+    if not right:
+        raise ValueError(f"no query of {rows} rows of {length} lies {least_distance} tokens back; take longer rows")
+    flat = [one for both in right for one in both]
+    return Retrieval(
+        length,
+        kind,
+        estimate_share(sum(flat), len(flat)),
+        estimate_share(sum(map(all, right)), len(right)),
+        sum(losses) / len(losses),
+        len(right),
+    )
+
+
+@torch.no_grad()
+def tail_losses(model: Model, corpus: Corpus, length: int, rows: int, seed: str = "held-out") -> Estimate:
+    """Nats a token that a bounded prefill costs: on the second half of source rows whose first half is the prompt.
+
+    The decoder's windows begin one window before the half; a full prefill's loss is subtracted.
+    """
+    config, half = model.config, length // 2
+    rounds = model.quantization != "none"
+    found = []
+    for batch in _batches(corpus, "source", length, rows, seed):
+        ids = batch.ids.to(model.device)
+        begins = torch.full((len(ids),), max(0, half - config.sliding_window), device=model.device)
+        bounded = model(ids, memory=lambda step, begins=begins: ReplayMemory(config, step, rounds, begins))
+        difference = token_losses(bounded, ids) - token_losses(model(ids), ids)
+        found += difference[:, half - 1 :].mean(1).tolist()
+    return estimate_mean(found)
+
+
+def far_enough(config: ModelConfig) -> int:
+    """Tokens back from which neither the window nor the latest top-k entries of any source reach."""
+    ratios = [plan.ratio for plan in config.layers if plan.owns_selection]
+    return config.sliding_window + max(ratios, default=0) * config.index_topk
+
+
+def _batches(
+    corpus: Corpus, kind: Kind, length: int, rows: int, seed: str, queries: int | None = None
+) -> Iterator[Batch]:
+    size = max(1, _TOKENS // length)
+    for first in range(0, rows, size):
+        yield make_batch(
+            corpus, {kind: 1.0}, min(size, rows - first), length, f"{seed} {kind} {length}", first, queries
+        )

@@ -1,0 +1,192 @@
+"""Rows to train and test on: source text, and retrieval tasks whose answers lie far back.
+
+A needle is the line ``@kk=vv;`` and its query ``?kk=vv;``: two random bytes as key, two as value, asked for later.
+Both take eight bytes and begin at an even position, so that a value fills one pair of a ratio-2 source. Random bytes
+carry no loss, since nothing could predict them; answers weigh more than text, since there are few of them.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ds41.tokenizer import FIRST_BYTE
+from ds41.training.corpus import Corpus
+
+Kind = Literal["source", "stream", "recall", "planted", "copy"]
+KINDS: dict[Kind, str] = {
+    "source": "text of files",
+    "stream": "needles and queries in turn, so that distances grow with the row",
+    "recall": "needles first, then queries of some of them",
+    "planted": "needles planted into files at line ends, queries at the end",
+    "copy": "a passage, text between, and the passage again",
+}
+LINE = 8
+_ALPHABET = string.ascii_lowercase + string.digits
+_ANSWER_WEIGHT = 4.0
+_FORM_WEIGHT = 0.1
+BEGIN = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query of a needle: where its answer stands, and where the needle does.
+
+    answer: position of the first of two answer tokens; the token before it is the one that has to know. needle:
+    position of the needle's first token. distractors: needles between the two.
+    """
+
+    answer: int
+    needle: int
+    distractors: int
+
+
+@dataclass
+class Row:
+    """One sequence. ids: its tokens. weights: what predicting each of them counts. asked: the queries in it."""
+
+    ids: list[int] = field(default_factory=lambda: [BEGIN])
+    weights: list[float] = field(default_factory=lambda: [0.0])
+    asked: list[Asked] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, text: bytes, weight: float) -> None:
+        self.ids += [FIRST_BYTE + byte for byte in text]
+        self.weights += [weight] * len(text)
+
+    def align(self) -> None:
+        """A blank where the next line would begin at an odd position."""
+        if len(self) % 2:
+            self.add(b" ", 0.0)
+
+    def cut(self, length: int) -> Row:
+        """Exactly ``length`` tokens, filled up with blanks that do not count."""
+        self.add(b"\n" * max(0, length - len(self)), 0.0)
+        del self.ids[length:], self.weights[length:]
+        self.asked = [asked for asked in self.asked if asked.answer + 2 <= length]
+        return self
+
+
+def make_row(kind: Kind, corpus: Corpus, generator: random.Random, length: int, queries: int | None = None) -> Row:
+    """One row of ``length`` tokens, the begin token first.
+
+    Args:
+        queries: how many a "recall" or "planted" row ends with; None draws it.
+
+    Raises:
+        ValueError: an unknown kind, or a length without room for a needle and its query.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; expected one of {', '.join(map(repr, get_args(Kind)))}")
+    if length < 2 + 2 * LINE:
+        raise ValueError(f"length is {length}; expected {2 + 2 * LINE} or more, room for a needle and its query")
+    if kind == "source":
+        row = Row()
+        row.add(corpus.read(generator, length - 1), 1.0)
+    elif kind == "copy":
+        row = _copy(corpus, generator, length)
+    elif kind == "stream":
+        row = _stream(generator, length)
+    else:
+        most = max(1, (length - 2) // (2 * LINE))
+        asked = queries if queries is not None else generator.randint(1, most)
+        if not 1 <= asked <= most:
+            raise ValueError(f"queries is {asked}; expected 1 to {most} in a row of {length}")
+        build = _recall if kind == "recall" else _planted
+        row = build(corpus, generator, length, asked)
+    return row.cut(length)
+
+
+class _Needles:
+    """The needles of a row: keys of their own, and where each was put."""
+
+    def __init__(self, row: Row, generator: random.Random) -> None:
+        self.row, self.generator = row, generator
+        self.values: dict[str, str] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+
+    def plant(self) -> None:
+        self.row.align()
+        key = self._word()
+        while key in self.values:
+            key = self._word()
+        self.places[key] = (len(self.row), len(self.values))
+        self.values[key] = self._word()
+        self._line("@", key, self.values[key], 0.0)
+
+    def ask(self, key: str) -> None:
+        self.row.align()
+        place, number = self.places[key]
+        self.row.asked.append(Asked(len(self.row) + 4, place, len(self.values) - 1 - number))
+        self._line("?", key, self.values[key], _ANSWER_WEIGHT)
+
+    def draw(self) -> str:
+        return self.generator.choice(list(self.values))
+
+    def _line(self, mark: str, key: str, value: str, weight: float) -> None:
+        for text, counts in ((mark, _FORM_WEIGHT), (key, 0.0), ("=", _FORM_WEIGHT), (value, weight)):
+            self.row.add(text.encode(), counts)
+        self.row.add(b";\n", _FORM_WEIGHT)
+
+    def _word(self) -> str:
+        return "".join(self.generator.choices(_ALPHABET, k=2))
+
+
+def _stream(generator: random.Random, length: int) -> Row:
+    row = Row()
+    needles = _Needles(row, generator)
+    needles.plant()
+    while len(row) + LINE <= length:
+        if generator.random() < 0.5:
+            needles.plant()
+        else:
+            needles.ask(needles.draw())
+    return row
+
+
+def _recall(corpus: Corpus, generator: random.Random, length: int, queries: int) -> Row:
+    row = Row()
+    needles = _Needles(row, generator)
+    for _ in range(max(queries, (length - 2) // LINE - queries)):
+        needles.plant()
+    for key in generator.sample(list(needles.values), queries):
+        needles.ask(key)
+    return row
+
+
+def _planted(corpus: Corpus, generator: random.Random, length: int, queries: int) -> Row:
+    """Needles at line ends of real text: as many as queries, at least two, spread over the row."""
+    row = Row()
+    needles = _Needles(row, generator)
+    count = max(2, queries)
+    # Room for alignment blanks and for the line ends of the pieces.
+    text = corpus.read(generator, max(0, length - 2 - (LINE + 2) * count - (LINE + 1) * queries))
+    cuts = sorted(generator.randrange(len(text) + 1) for _ in range(count))
+    start = 0
+    for cut in cuts:
+        cut = max(start, text.find(b"\n", cut) + 1 if text.find(b"\n", cut) >= 0 else cut)
+        row.add(text[start:cut], 1.0)
+        needles.plant()
+        start = cut
+    row.add(text[start:], 1.0)
+    for key in generator.sample(list(needles.values), queries):
+        needles.ask(key)
+    return row
+
+
+def _copy(corpus: Corpus, generator: random.Random, length: int) -> Row:
+    """The passage fills between an eighth and three eighths of the row; its second half is what counts most."""
+    row = Row()
+    passage = corpus.read(generator, generator.randint(length // 8, 3 * length // 8))
+    between = corpus.read(generator, max(0, length - 1 - 2 * len(passage)))
+    row.add(passage, 1.0)
+    row.add(between, 1.0)
+    # Its first bytes say only that a copy begins.
+    known = min(LINE, len(passage))
+    row.add(passage[:known], 0.0)
+    row.add(passage[known:], 1.0)
+    return row

@@ -1,0 +1,144 @@
+"""One training run: steps, checkpoints that a killed run continues from, and its log."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ds41.expert_balance import expert_load, update_bias
+from ds41.model import Model
+from ds41.training.corpus import Corpus
+from ds41.training.distributed import Workers
+from ds41.training.losses import step_losses
+from ds41.training.optimizers import Optimizers, clip_gradients
+from ds41.training.recipe import Recipe
+from ds41.training.run_log import RunLog
+from ds41.training.serving_conditions import set_conditions, stored_weights
+from ds41.training.signals import Signals
+from ds41.training.stream import make_batch
+
+STATE = "state.pt"
+Progress = Callable[[dict], None]
+
+
+class ResumeError(ValueError):
+    """The folder's checkpoint belongs to another run, or cannot be read."""
+
+
+def train(
+    recipe: Recipe,
+    corpus: Corpus,
+    folder: str | Path,
+    workers: Workers | None = None,
+    save_every: int = 50,
+    progress: Progress | None = None,
+    stop_at: int | None = None,
+) -> Model:
+    """Run a recipe to its end, from the checkpoint in ``folder`` if there is one.
+
+    Args:
+        folder: gets ``state.pt`` (model, optimisers, step; replaced as a whole) and ``log.jsonl`` (a line a step).
+        workers: who shares the work; None for this process alone, on the CPU.
+        save_every: steps between checkpoints. progress: called after every step with its line of the log.
+        stop_at: leave after this step, with a checkpoint; what an interruption does.
+
+    Returns:
+        The model, in float32, its full weights.
+
+    Raises:
+        ResumeError: the checkpoint belongs to another recipe or text, or cannot be read.
+        FloatingPointError: a loss is not finite; the last checkpoint stands.
+    """
+    folder, workers = Path(folder), workers or Workers()
+    for stage in recipe.stages:
+        workers.rows(stage.rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    model = Model(recipe.config(), "cache").to(workers.device)
+    workers.shard(model)
+    optimizers = Optimizers(model, recipe)
+    identity = {"recipe": json.loads(json.dumps(recipe.to_dict())), "text": corpus.digest}
+    start = _restore(folder / STATE, identity, model, optimizers, workers)
+    last = recipe.steps if stop_at is None else min(stop_at, recipe.steps)
+    with Signals(model) as signals, RunLog(folder, start, writes=workers.rank == 0) as log:
+        for step in range(start, last):
+            line = _step(model, signals, optimizers, recipe, corpus, workers, step)
+            log.write(line)
+            if progress is not None:
+                progress(line)
+            if (step + 1) % save_every == 0 or step + 1 == last:
+                _save(folder / STATE, identity, model, optimizers, workers, step + 1)
+    set_conditions(model, serving=True)
+    return model if workers.count == 1 else _gathered(model, recipe, workers)
+
+
+def _step(
+    model: Model,
+    signals: Signals,
+    optimizers: Optimizers,
+    recipe: Recipe,
+    corpus: Corpus,
+    workers: Workers,
+    step: int,
+) -> dict:
+    began = time.perf_counter()
+    stage = recipe.at(step)
+    set_conditions(model, stage.serving, recipe.rounds)
+    first, count = workers.rows(stage.rows)
+    name = f"train {recipe.seed} {step}"
+    batch = make_batch(corpus, stage.mix, count, stage.length, name, first).to(workers.device)
+    with stored_weights(model, stage.serving and recipe.rounds):
+        seed = (recipe.seed * 2**16 + workers.rank) * 2**32 + step
+        losses = step_losses(model, signals, batch, stage, recipe, seed)
+        losses.total.backward()
+    norm = clip_gradients(model, recipe.clip)
+    line = {"step": step, "stage": stage.name, "rate": recipe.rate(step), "gradient_norm": norm}
+    line |= {name: float(workers.mean(value.detach())) for name, value in losses._asdict().items()}
+    if not math.isfinite(line["total"] + norm):
+        raise FloatingPointError(f"step {step}: loss {line['total']}, gradient norm {norm}; the last checkpoint stands")
+    optimizers.step(line["rate"])
+    for layer, routing in signals.routing.items():
+        gate = model.layers[layer].ffn.gate
+        load = workers.total(expert_load(routing.indices, len(gate.bias)))
+        update_bias(gate.bias, load, recipe.bias_speed)
+    return line | {"seconds": time.perf_counter() - began, "tokens": stage.rows * stage.length}
+
+
+def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
+    """A model of its own with the whole weights, on the first worker; elsewhere the shards."""
+    whole, _ = workers.state(model, ())
+    if workers.rank:
+        return model
+    gathered = Model(recipe.config(), "cache")
+    gathered.load_state_dict(whole)
+    return gathered
+
+
+def _save(path: Path, identity: dict, model: Model, optimizers: Optimizers, workers: Workers, step: int) -> None:
+    whole, states = workers.state(model, optimizers.each)
+    if workers.rank:
+        return
+    partial = path.with_suffix(".partial")
+    torch.save({"model": whole, "optimizers": states, "step": step, **identity}, partial)
+    os.replace(partial, path)
+
+
+def _restore(path: Path, identity: dict, model: Model, optimizers: Optimizers, workers: Workers) -> int:
+    """The step to go on with."""
+    if not path.exists():
+        return 0
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ResumeError(f"{path} cannot be read as a checkpoint: {error}") from error
+    for name, expected in identity.items():
+        if state.get(name) != expected:
+            raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
+    workers.restore(model, optimizers.each, state["model"], state["optimizers"])
+    return state["step"]
