@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from ds41 import __version__
 from ds41.cli_chat import add_chat_command
+from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
 from ds41.cli_train import add_train_command
 from ds41.config import ConfigError, ModelConfig
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add_generate_command(commands)
     add_chat_command(commands)
     add_train_command(commands)
+    add_evaluate_command(commands)
     return parser
 
 

@@ -59,16 +59,17 @@ def test_one_channel_with_the_whole_norm_saturates_where_the_norm_bound_says():
     bound = worst_case_weight(512)
     assert bound == pytest.approx(2688 / math.sqrt(512))
     inside, outside = spike_sweep((0.999 * bound, 2 * bound))
-    assert inside.predicted == 0 and inside.error <= 1 / 17
+    assert inside.predicted == 0
+    assert inside.error <= 1 / 17
     assert outside.error == pytest.approx(0.5, rel=1e-5) == outside.predicted
 
 
 def test_one_heavy_channel_drowns_the_quiet_ones_in_fp4_only():
-    rows = heavy_channel_sweep((1.0, 8.0, 64.0), MAIN_FORMATS, seeds=12)
+    rows = heavy_channel_sweep((1.0, 8.0, 256.0), MAIN_FORMATS, seeds=12)
     fp4 = [row for row in rows if row.format == "FP4"]
     for row in fp4:
         assert row.quiet_error.mean == pytest.approx(row.predicted_error, rel=0.02)
-    assert fp4[-1].needle_mass.high < 0.6 < 0.94 < fp4[0].needle_mass.low
+    assert fp4[-1].needle_mass.high < 0.1 < 0.9 < fp4[0].needle_mass.low
     for row in rows:
         if row.format != "FP4":
             assert row.quiet_error.mean < 0.03
@@ -76,7 +77,7 @@ def test_one_heavy_channel_drowns_the_quiet_ones_in_fp4_only():
 
 
 def test_scale_rounding_by_definition_agrees_with_the_cast():
-    x = torch.tensor([number for number in e4m3_values()[1:127]], dtype=torch.float64)
+    x = torch.tensor(e4m3_values()[1:127], dtype=torch.float64)
     between = torch.cat((x, (x[1:] + x[:-1]) / 2, (x[1:] + x[:-1]) / 2 * (1 + 1e-6)))
     table = number_table("e4m3", torch.device("cpu"))
     assert torch.equal(e4m3_scale(between).float(), table[round_to_e4m3(between.float()).int()])
@@ -120,8 +121,9 @@ def test_a_trained_source_shows_its_weights_and_what_they_do():
         weight[3] = 2.0**-4
     changed = {row.layer: row for row in trained_sources(model, ids)}[last]
     assert (changed.smallest_weight, changed.largest_weight, changed.spread) == (2.0**-9, 2.0**-4, 32)
-    assert changed.subnormal > 0.9 and plain[last].subnormal == 0
-    assert changed.error > plain[last].error
+    assert changed.subnormal > 0.9
+    assert plain[last].subnormal == 0
+    assert changed.zeroed > 2 * plain[last].zeroed
 
 
 def test_hooks_are_gone_after_a_failed_look():

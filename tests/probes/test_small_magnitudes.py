@@ -101,7 +101,7 @@ def test_needles_are_rows_as_a_norm_gives_them():
 @pytest.mark.parametrize("query_rms", [1.0, 4.0])
 def test_needle_predictions_hold(query_rms):
     setting = dataclasses.replace(PUBLISHED, query_rms=query_rms)
-    for row in needle_masses(setting, (-6.0, -2.0, 0.0, 2.0), seeds=12):
+    for row in needle_masses(setting, (-6.0, -2.0, 0.0, 2.0), seeds=40):
         assert row.noise.mean == pytest.approx(row.predicted_noise, rel=0.2)
         assert row.mass_noise.mean == pytest.approx(row.predicted_mass_noise, rel=0.3)
         assert abs(row.shift.mean - row.predicted_shift) < 0.15 * row.predicted_noise

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
+from ds41.attention import SequenceMemory
 from ds41.config import ModelConfig
 from ds41.model import Model
 from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
+from ds41.training.alignment import attention_mass
 from ds41.training.corpus import Corpus
 from ds41.training.losses import token_losses
 from ds41.training.serving_conditions import ReplayMemory
+from ds41.training.signals import Signals
 from ds41.training.stream import Batch, make_batch
 from ds41.training.tasks import Kind
 
@@ -60,12 +63,14 @@ def retrieval(
     seed: str = "held-out",
     queries: int = 4,
     least_distance: int | None = None,
+    least_distractors: int = 0,
 ) -> Retrieval:
     """Teacher-forced answers on held-out rows.
 
     Args:
         queries: of a row. least_distance: tokens between needle and answer for a query to count; None takes what no
             window and no selection by recency reaches: window and top-k entries of the coarsest source together.
+            least_distractors: other needles between the two.
 
     Raises:
         ValueError: no query of these rows lies far enough back.
@@ -77,7 +82,7 @@ def retrieval(
         logits = model(batch.ids.to(model.device)).cpu()
         for row, every in enumerate(batch.asked):
             for asked in every:
-                if asked.answer - asked.needle < least_distance:
+                if asked.answer - asked.needle < least_distance or asked.distractors < least_distractors:
                     continue
                 places = torch.tensor([asked.answer, asked.answer + 1])
                 ids = batch.ids[row, places]
@@ -85,7 +90,10 @@ def retrieval(
                 right.append((told.argmax(-1) == ids).tolist())
                 losses.append(float(torch.nn.functional.cross_entropy(told, ids)))
     if not right:
-        raise ValueError(f"no query of {rows} rows of {length} lies {least_distance} tokens back; take longer rows")
+        raise ValueError(
+            f"no query of {rows} rows of {length} lies {least_distance} tokens and {least_distractors} needles back; "
+            "take longer rows"
+        )
     flat = [one for both in right for one in both]
     return Retrieval(
         length,
@@ -113,6 +121,29 @@ def tail_losses(model: Model, corpus: Corpus, length: int, rows: int, seed: str 
         difference = token_losses(bounded, ids) - token_losses(model(ids), ids)
         found += difference[:, half - 1 :].mean(1).tolist()
     return estimate_mean(found)
+
+
+@torch.no_grad()
+def selected_mass(
+    model: Model, corpus: Corpus, length: int, rows: int, kind: Kind = "recall", seed: str = "held-out"
+) -> dict[int, Estimate]:
+    """By selecting layer: how much of the attention that its served layers would pay to all entries is selected.
+
+    Over the last quarter of every row; one sample a row.
+    """
+    found: dict[int, list[float]] = {plan.index: [] for plan in model.config.layers if plan.owns_selection}
+    positions = torch.arange(3 * length // 4, length, device=model.device)
+    rounds = model.quantization != "none"
+    with Signals(model) as signals:
+        for batch in _batches(corpus, kind, length, rows, seed):
+            ids, shape = batch.ids.to(model.device), tuple(batch.ids.shape)
+            model(ids, memory=lambda step: signals.keep(SequenceMemory(model.config, step, rounds)))
+            for layer, shares in found.items():
+                mass = attention_mass(model, signals, layer, shape, positions)
+                chosen = signals.selected[layer].entries.unflatten(0, shape)[:, positions]
+                got = mass.gather(-1, chosen.clamp(min=0)).masked_fill(chosen < 0, 0).sum(-1)
+                shares += (got.sum(1) / mass.sum((1, 2)).clamp_min(1e-9)).tolist()
+    return {layer: estimate_mean(shares) for layer, shares in found.items()}
 
 
 def far_enough(config: ModelConfig) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ds41.attention import SequenceMemory
+from ds41.attention import Selection, SequenceMemory
 from ds41.model import Model
 from ds41.moe import Routing
 
@@ -24,9 +24,9 @@ class Asking(NamedTuple):
 class Signals:
     """Records a model's forward passes while it is entered; the latest pass is what it holds.
 
-    queries: rotated queries [N, heads, head_dim] by layer. rows: window rows [N, head_dim] before rounding. asking:
-    by selecting layer. latents: what index keys are made of, (latent [M, head_dim], turn) by source. routing: by
-    layer. memory: the pass's :class:`SequenceMemory`.
+    By layer, queries: rotated queries [N, heads, head_dim]; rows: window rows [N, head_dim] before rounding; routing.
+    By selecting layer, asking and selected. By source, latents: (latent [M, head_dim], turn) that index keys are made
+    of. memory: the pass's :class:`SequenceMemory`.
     """
 
     def __init__(self, model: Model) -> None:
@@ -34,6 +34,7 @@ class Signals:
         self.queries: dict[int, torch.Tensor] = {}
         self.rows: dict[int, torch.Tensor] = {}
         self.asking: dict[int, Asking] = {}
+        self.selected: dict[int, Selection] = {}
         self.latents: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.routing: dict[int, Routing] = {}
         self.memory: SequenceMemory | None = None
@@ -49,6 +50,7 @@ class Signals:
             self._after(attention.window, self.rows, layer, lambda _, out: out)
             if attention.plan.owns_selection:
                 self._after(attention.indexer, self.asking, layer, lambda given, _: Asking(*given[:3]))
+                self._after(attention.indexer, self.selected, layer, lambda _, out: out)
             if attention.plan.owns_kv:
                 self._after(attention.indexer.keys, self.latents, layer, lambda given, _: given)
         return self
