@@ -52,6 +52,7 @@ def main() -> int:
         "training_seconds": round(sum(line["seconds"] for line in lines)),
         "training_tokens": sum(line["tokens"] for line in lines),
         "card": asdict(card),
+        "rows": card_rows(card),
     }
     (folder / "card.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     (folder / "log.json").write_text(json.dumps(curve(lines)) + "\n", encoding="utf-8")

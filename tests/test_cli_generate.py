@@ -70,7 +70,16 @@ def test_options_reach_the_model(capsys):
     assert re.search(r"prompt of \d+ tokens; \d generated, the first after \d+\.\d\d s, then \d+\.\d tokens/s", err)
 
 
-def test_a_preset_says_that_its_weights_are_random(capsys):
+def test_a_trained_preset_writes_text_and_says_nothing_else(capsys):
+    arguments = ("--preset", "nano", "# json.py\nimport ", "--max-new-tokens", "8", "--temperature", "0")
+    status, out, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    assert out.strip().isascii()
+    assert run(capsys, *arguments)[1] == out
+
+
+def test_a_preset_that_was_not_trained_says_that_its_weights_are_random(capsys, monkeypatch):
+    monkeypatch.setattr("ds41.trained.TRAINED", ())
     arguments = ("--preset", "nano", "text", "--max-new-tokens", "2", "--seed", "0")
     status, out, err = run(capsys, *arguments)
     assert (status, err) == (0, "ds41: preset nano has random weights; its text means nothing\n")

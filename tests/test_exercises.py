@@ -113,6 +113,11 @@ def rows_seen(hit, position, fed=128, window=128, itself=1):
     return position - max(0, hit - fed, position - window + 1) + itself
 
 
+def entries_touched(first, tokens, ratio=2, last=1):
+    """Entries of a source that hold any of some tokens."""
+    return (first + tokens - last) // ratio - first // ratio + 1
+
+
 V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
@@ -129,6 +134,10 @@ RIGHT = {
     "03.3": [closed_groups],
     "03.4": [4 * 16_384 / (3 * 2**19 + 2**20 + 4 * 16_384), 0.02439],
     "03.5": [selected],
+    "15.1": [2 * math.log(36), 7.167],
+    "15.2": [20 * 356 + 18 * 178, 10_324.0],
+    "15.3": [0.55],
+    "15.4": [entries_touched],
     "02.1": [1 + 19 * 255, 4846.0],
     "02.2": [lambda tokens: 20 * tokens + 20 * min(tokens, 128)],
     "02.3": [0.6347, 0.635],
@@ -359,6 +368,18 @@ WRONG = [
     ("12.5", lambda first, second: (first[0] + second[0], 1.0, 1.0), "has the maximum 4"),
     ("12.5", lambda first, second: combined(first, second, fades=False), "relative to different maxima"),
     ("12.5", lambda first, second: (*combined(first, second)[:2], first[2] + second[2]), "which weights"),
+    ("15.1", math.log(36), "An answer has two"),
+    ("15.1", 2 * math.log2(36), "bits"),
+    ("15.1", 2 * math.log(26), "26 letters and 10 digits"),
+    ("15.2", 890, "with sharing"),
+    ("15.2", 38 * 356, "gives up the ratio"),
+    ("15.2", 38 * 288, "one for every two tokens"),
+    ("15.3", 0.5, "does not fall to zero"),
+    ("15.3", 0.1, "from 1 to a tenth"),
+    ("15.4", 4, "the function itself"),
+    ("15.4", lambda first, tokens: tokens / 2, "tokens 2e and 2e + 1"),
+    ("15.4", lambda first, tokens: entries_touched(first, tokens, last=0), "tokens 2e and 2e + 1"),
+    ("15.4", lambda first, tokens: entries_touched(first, tokens, ratio=1), "tokens 2e and 2e + 1"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""``ds41 generate``: text from a checkpoint, or from a preset with random weights."""
+"""``ds41 generate``: text from a checkpoint, or from a preset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         usage="ds41 generate [options] (FOLDER | --preset NAME) PROMPT",
         help="continue a text with a model",
         description="Continues a text, token by token. The model is a checkpoint folder in the official format, or a "
-        "preset with random weights, whose text means nothing.",
+        "preset: nano as it was trained, mini with random weights.",
         epilog="The prompt is preceded by the model's begin token. The text goes to stdout, everything else to stderr.",
     )
     generate.add_argument(

@@ -37,7 +37,7 @@ def add_sampling_options(command: argparse.ArgumentParser, seed: str) -> None:
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """Which model, where and in what types, apart from ``--quantization``."""
-    command.add_argument("--preset", choices=_PRESETS, help="a small model with random weights, over bytes")
+    command.add_argument("--preset", choices=_PRESETS, help="a small model over bytes: nano as it was trained, mini with random weights")
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
     command.add_argument(
         "--dtype",
@@ -52,15 +52,18 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 
 def load_model(options: argparse.Namespace, folder: str | None, found: Environment) -> tuple[Model, Tokenizer]:
-    """The checkpoint in ``folder``, or without one the preset that the options name."""
+    """The checkpoint in ``folder``, or without one the preset that the options name, trained where that ships."""
     import torch
 
     from ds41.checkpoint import load_checkpoint
     from ds41.model import Model
     from ds41.tokenizer import byte_tokenizer, load_tokenizer
+    from ds41.trained import TRAINED, trained_folder
 
     auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
     dtype = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    if folder is None and options.preset in TRAINED:
+        folder = str(trained_folder(options.preset))
     if folder is not None:
         engram = "disk" if options.engram_on_disk else "memory"
         model = load_checkpoint(folder, options.quantization, dtype, found.device, engram)

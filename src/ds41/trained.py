@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def trained_folder(name: str = "nano") -> Path:
     if name not in TRAINED:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(map(repr, TRAINED))}")
     return Path(str(resources.files("ds41").joinpath("data", name)))
+
+
+def trained_card(name: str = "nano") -> dict:
+    """What was measured of a shipped model, and the recipe that made it (``benchmarks/model_card.py``)."""
+    return json.loads(trained_folder(name).joinpath("card.json").read_text(encoding="utf-8"))
+
+
+def trained_log(name: str = "nano") -> dict[str, list]:
+    """The curve of its run by column: step, stage, text, answers, alignment, rate, seconds, tokens."""
+    return json.loads(trained_folder(name).joinpath("log.json").read_text(encoding="utf-8"))
 
 
 def load_trained(

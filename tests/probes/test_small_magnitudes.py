@@ -94,14 +94,14 @@ def test_needles_are_rows_as_a_norm_gives_them():
     case = AttentionCase.draw(SMALL, 0)
     wanted = torch.tensor([-1.0, 0.5, 3.0, 5.0])
     needles = small_magnitudes._needles(case, wanted, 0)
-    torch.testing.assert_close(needles.square().mean(1), torch.ones(4))
-    torch.testing.assert_close((needles * case.queries).sum(1) / 8, wanted)
+    assert needles.square().mean(1).tolist() == pytest.approx([1] * 4, rel=1e-5)
+    assert ((needles * case.queries).sum(1) / 8).tolist() == pytest.approx(wanted.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize("query_rms", [1.0, 4.0])
 def test_needle_predictions_hold(query_rms):
     setting = dataclasses.replace(PUBLISHED, query_rms=query_rms)
-    for row in needle_masses(setting, (-6.0, -2.0, 0.0, 2.0), seeds=40):
+    for row in needle_masses(setting, (-6.0, -2.0, 0.0, 2.0), seeds=24):
         assert row.noise.mean == pytest.approx(row.predicted_noise, rel=0.2)
         assert row.mass_noise.mean == pytest.approx(row.predicted_mass_noise, rel=0.3)
         assert abs(row.shift.mean - row.predicted_shift) < 0.15 * row.predicted_noise

@@ -1,6 +1,6 @@
 """Selections of a model changed for single tokens: a needle hidden from some layers, or shown to them.
 
-Only the tokens that ask are changed, and only what their layers read: a hidden needle's places go to the entries that
+Only the tokens that ask (and the question's, if wanted) are changed, and only what their layers read: a hidden needle's places go to the entries that
 score next. Each layer that reads can be told apart, also where several share a selection.
 """
 
@@ -106,7 +106,7 @@ def forced_selection(model: Model, rows: NeedleRows, force: Force) -> Iterator[W
 
 
 class _Change:
-    """Scores of the asking tokens of one selecting layer, and other selections made from them."""
+    """Scores of the changed tokens in one selecting layer, and other selections made from them."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class _Change:
         memory: Memory,
         candidates: torch.Tensor | None,
     ) -> None:
-        self.indexer, self.shape = indexer, rows.asking.shape
+        self.indexer, self.shape, self.asking = indexer, rows.changed.shape, rows.asking.shape[1]
         ratio = indexer.plan.ratio
         offsets = torch.tensor(step.offsets[:-1], device=x.device)
-        self.flat = (offsets[:, None] + rows.asking).flatten()
-        self.visible = ((rows.asking + 1) // ratio).flatten()
+        self.flat = (offsets[:, None] + rows.changed).flatten()
+        self.visible = ((rows.changed + 1) // ratio).flatten()
         entries = rows.ids.shape[1] // ratio
         asked = indexer.query(x[self.flat], latent[self.flat], turn[self.flat])
         each = self.shape[1]
@@ -146,10 +146,11 @@ class _Change:
         rank = 1 + (self.scores > best).sum(1)
         selected = self._marked(made.entries[self.flat]) & self.needle
         in_pool = self.allowed & self.needle
-        return Seen(*(part.view(self.shape) for part in (rank, selected.any(1), in_pool.any(1))))
+        parts = (rank, selected.any(1), in_pool.any(1))
+        return Seen(*(part.view(self.shape)[:, : self.asking] for part in parts))
 
     def forced(self, made: Selection, sight: Sight) -> Selection:
-        """The selection with the asking tokens' needle in or out; the others' stay."""
+        """The selection with the changed tokens' needle in or out; the others' stay."""
         if sight == "hidden":
             scores = self.scores.masked_fill(~self.allowed | self.needle, -torch.inf)
         else:
@@ -160,7 +161,7 @@ class _Change:
         return Selection(entries, made.candidates)
 
     def without_pool(self, made: Selection) -> Selection:
-        """The same entries, and a pool without the blocks of the asking tokens' needle."""
+        """The same entries, and a pool without the needle's blocks for the changed tokens."""
         if made.candidates is None:
             raise ValueError("the needle cannot be left out of the pool: it holds every entry; take longer rows")
         c = self.indexer.config

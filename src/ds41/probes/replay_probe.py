@@ -100,14 +100,14 @@ def probe_positions(
     model: Model,
     label: str,
     texts: Texts,
-    seeds: int = 8,
+    seeds: int = 4,
     kinds: Sequence[Kind] = tuple(KINDS),
     page_tokens: int = 16,
     latest: int | None = None,
     new_tokens: int = 16,
-    stride: int = 4,
+    stride: int = 8,
 ) -> PositionRun:
-    """Run the probe.
+    """Run the probe; as it is given here nano takes 40 s of one core, and every further seed 7 s.
 
     Args:
         model: of the byte vocabulary. label: what to call it. texts: what prompts are cut from.
@@ -128,7 +128,8 @@ def probe_positions(
     samples = kind_samples(model, texts, kinds, range(seeds), shape, measured, offsets)
     control = control_samples(model, texts, ways, shape)
     prompt = requests("code", texts, seeds, shape)["even"].ids
-    texts_found = text_samples(model, texts, kinds, range(seeds), shape, measured, new_tokens)
+    replayed = {"replay": window}
+    written = text_samples(model, texts, kinds, range(seeds), shape, replayed, new_tokens)
     return PositionRun(
         label=label,
         quantization=model.quantization,
@@ -137,14 +138,16 @@ def probe_positions(
         page_tokens=page_tokens,
         seeds=seeds,
         ways=ways,
-        sweep=sweep_hits(model, "code", prompt, range(1, shape.latest + 1), measured, offsets, page_tokens),
+        sweep=sweep_hits(
+            model, "code", prompt, range(1, shape.latest + 1), measured, offsets_after(window, 1), page_tokens
+        ),
         text_sweep=sweep_texts(
-            model, "code", prompt[: shape.latest], stride, {"replay": window}, new_tokens, page_tokens=page_tokens
+            model, "code", prompt[: shape.latest], stride, replayed, new_tokens, page_tokens=page_tokens
         ),
         curves=curve_rows(samples, offsets),
         places=place_rows(samples, offsets, window),
         needles=needle_rows(samples),
-        texts=text_rows(texts_found, new_tokens),
+        texts=text_rows(written, new_tokens),
         near_kl={
             kind: {way: near_kl(samples, kind, way, offsets, window) for way in measured} for kind in kinds_of(samples)
         },

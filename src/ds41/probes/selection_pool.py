@@ -98,7 +98,7 @@ class PoolCounter:
             own = context.true_scores(asked)
             best = own.topk(self.top_k, dim=1)
             in_pool = _contains(pool, best.indices // c.candidate_block_size, blocks)
-            selection = _select(context, round_query(asked), pool, visible, self.top_k)
+            selection = select_from_pool(context, round_query(asked), pool, visible, self.top_k)
             at = torch.tensor(self.ranks) - 1
             predicted = hidden_probability(own, true, best.values[:, at], edge, c.candidate_block_size)
             missed = [~_contains(chosen, best.indices, context.entries) for chosen in (selection, full_selection)]
@@ -159,7 +159,7 @@ class PoolCounter:
         return best.values[:, budget - 1]
 
 
-def _select(
+def select_from_pool(
     context: SyntheticContext, asked: IndexQuery, pool: torch.Tensor, visible: torch.Tensor, top_k: int
 ) -> torch.Tensor:
     """What a Reindex layer selects from the pools [N, blocks] of its queries: int64 [N, top_k]."""

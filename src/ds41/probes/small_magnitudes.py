@@ -4,11 +4,11 @@ Random latents, queries and windows of the published sizes; every format attends
 Do small values, whose relative error is largest, carry the error of the output? And does a needle lose softmax mass
 where its margin is small?
 
-Prediction. With entries of relative error e and queries of root mean square s, a logit moves by a normal number of
-deviation ``e * s``, whatever the logit is: the query meets the errors of all channels. A needle of mass p and
-independent rows then moves by ``p (1 - p) * e * s`` at first order, most at p = 1/2, and a faint one by that factor
-of its own mass. The design would be falsified by a needle that loses mass beyond this, by a loss that grows where
-the margin falls, or by an output error that small values carry. Source: report section 2.4.4.
+Prediction. With entries of relative error e and queries of root mean square s, a logit moves by a random number of
+deviation ``e * s``, whatever the logit is: the query meets the errors of all channels. Logits also shrink by the
+format's gain. A needle of mass p then moves by ``p (1 - p)`` times the change of its margin, most at p = 1/2; a faint
+one by that change times its own mass. The design would be falsified by a needle that loses mass beyond this, by noise
+that grows where the margin falls, or by an output error that small values carry. Source: report section 2.4.4.
 """
 
 from __future__ import annotations

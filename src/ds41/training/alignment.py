@@ -45,6 +45,8 @@ def alignment_loss(
         mass = mass.masked_fill(~scores.isfinite(), 0)
         total = mass.sum(-1)
         asks = scores.isfinite().any(-1) & (total > 0)
+        if not bool(asks.any()):
+            continue
         target = mass[asks] / total[asks][:, None]
         logs = torch.log_softmax(scores[asks], -1)
         losses.append(-(target * logs.masked_fill(target == 0, 0)).sum(-1).mean())

@@ -6,6 +6,7 @@ Every machine has them. A tenth of the files, chosen by the hash of their names,
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import sysconfig
 from bisect import bisect
@@ -79,11 +80,13 @@ def standard_library(split: Split, folder: str | Path | None = None) -> Corpus:
         raise ValueError(f"split is {split!r}; expected one of {', '.join(map(repr, get_args(Split)))}")
     root = Path(sysconfig.get_path("stdlib") if folder is None else folder)
     files = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).parts
-        name = "/".join(parts)
-        if not set(parts) & set(_SKIPPED) and is_held_out(name) == (split == "held-out"):
-            files[name] = path.read_bytes()
+    for place, folders, found in os.walk(root):
+        # Not entered at all: site-packages may hold a hundred thousand files.
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        for path in (Path(place, name) for name in found if name.endswith(".py")):
+            name = path.relative_to(root).as_posix()
+            if is_held_out(name) == (split == "held-out"):
+                files[name] = path.read_bytes()
     if not files:
         raise ValueError(f"{root} has no Python files of the split {split!r}; expected those of a standard library")
     return Corpus(files)

@@ -27,9 +27,8 @@ _TOKENS = 4096
 class Retrieval:
     """Answers to queries whose needle lies beyond the window and beyond top-k other entries.
 
-    bytes_right, answers_right: share of answer bytes that are the likeliest, and of answers with both right.
-    loss: nats a byte. queries: how many counted; window, distractors: the least distance in tokens, and the least
-    number of other needles between.
+    length, kind: of the rows. bytes_right, answers_right: share of answer bytes that are the likeliest, and of
+    answers with both right; every byte, or answer, is one sample. loss: nats an answer byte. queries: how many counted.
     """
 
     length: int
@@ -44,7 +43,7 @@ class Retrieval:
 def text_loss(
     model: Model, corpus: Corpus, length: int, rows: int, seed: str = "held-out", kind: Kind = "source"
 ) -> Estimate:
-    """Nats a token over rows of one kind, random bytes left out; one sample a row."""
+    """Nats a token over rows of one kind, tokens of weight zero left out; one sample a row."""
     found = []
     for batch in _batches(corpus, kind, length, rows, seed):
         losses = token_losses(model(batch.ids.to(model.device)), batch.ids.to(model.device)).cpu()

@@ -11,7 +11,7 @@ Source: report sections 2.1, 2.4, 2.5, 3.2, 4.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from ds41.config import ModelConfig
@@ -37,8 +37,14 @@ class Stage:
 class Recipe:
     """A run. Two runs with equal recipes on equal text and machines give equal models.
 
-    matrix_rate, other_rate: learning rates of Muon and AdamW. alignment: weight of the indexer's loss, of
-    ``aligned`` queries a row. replayed: share of rows of a serving stage whose decoder windows begin anew.
+    seed: of weights and rows, below 2^16. matrix_rate, other_rate: learning rates of Muon and AdamW. weight_decay: of
+    matrices. warm_up: steps. clip: largest norm of all gradients together. alignment: weight of the indexer's loss,
+    of ``aligned`` queries a row; legal: over which entries. bias_speed: of router biases. balance: weight of the
+    sequence loss. replayed: share of rows of a serving stage whose decoder windows begin anew. rounds: whether such
+    a stage rounds weights, caches and queries. overrides: of the preset's configuration.
+
+    Raises:
+        ValueError: names the setting, its value and what was expected.
     """
 
     preset: str
@@ -94,9 +100,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Preset:
-    """How a preset's run is cut. shares of all steps; rows of the shortest stage at ``tokens`` a step."""
+    """How a preset's run is cut. steps: of the whole run. tokens: of a step, at most. lengths: of a row, by stage."""
 
-    config: object
+    config: Callable[[], ModelConfig]
     steps: int
     tokens: int
     lengths: tuple[int, ...]
@@ -108,14 +114,24 @@ PRESETS = {
     # Window 128, top-k 128.
     "mini": Preset(ModelConfig.mini, 600, 8192, (256, 512, 1024, 1536)),
 }
-# Shares of the steps: three lengths of pre-training, the late extension, post-training.
+_NAMES = ("short", "longer", "long", "extended", "post-training")
 _SHARES = (0.15, 0.15, 0.34, 0.25, 0.11)
 _FIRST: Mapping[Kind, float] = {"stream": 0.7, "recall": 0.2, "source": 0.1}
 _LATER: Mapping[Kind, float] = {"stream": 0.3, "recall": 0.25, "planted": 0.2, "source": 0.2, "copy": 0.05}
 
 
-def preset_recipe(preset: str, steps: int | None = None, **settings: object) -> Recipe:
+def preset_recipe(
+    preset: str,
+    steps: int | None = None,
+    lengths: Sequence[int] | None = None,
+    shares: Sequence[float] = _SHARES,
+    tokens: int | None = None,
+    **settings: object,
+) -> Recipe:
     """The recipe of a preset, its stages scaled to ``steps`` steps; settings as in :class:`Recipe`.
+
+    Args:
+        lengths: of the five stages' rows, shares: of the steps, tokens: of a step, where they are not the preset's.
 
     Raises:
         ValueError: an unknown preset or setting, or a value outside of its range.
@@ -128,15 +144,21 @@ def preset_recipe(preset: str, steps: int | None = None, **settings: object) -> 
         raise ValueError(f"unknown settings {', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
     found = PRESETS[preset]
     total = found.steps if steps is None else steps
-    if total < len(_SHARES):
-        raise ValueError(f"steps is {total}; expected {len(_SHARES)} or more, one for each stage")
-    ends = [max(number, round(total * sum(_SHARES[:number]))) for number in range(1, len(_SHARES))] + [total]
+    if total < len(_NAMES):
+        raise ValueError(f"steps is {total}; expected {len(_NAMES)} or more, one for each stage")
+    lengths = (*found.lengths, found.lengths[-1]) if lengths is None else lengths
+    ends = [max(number, round(total * sum(shares[:number]))) for number in range(1, len(_NAMES))] + [total]
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    names = ("short", "longer", "long", "extended", "post-training")
-    lengths = (*found.lengths, found.lengths[-1])
     stages = [
-        Stage(name, count, length, max(1, found.tokens // length), _FIRST if number == 0 else _LATER, number == 4)
-        for number, (name, count, length) in enumerate(zip(names, counts, lengths, strict=True))
+        Stage(
+            name,
+            count,
+            length,
+            max(1, (tokens or found.tokens) // length),
+            _FIRST if number == 0 else _LATER,
+            serving=number == len(_NAMES) - 1,
+        )
+        for number, (name, count, length) in enumerate(zip(_NAMES, counts, lengths, strict=True))
     ]
     return Recipe(preset, tuple(stages), **settings)
 
@@ -149,6 +171,8 @@ def check(recipe: Recipe) -> None:
     """
     if recipe.preset not in PRESETS:
         raise ValueError(f"preset is {recipe.preset!r}; expected one of {', '.join(map(repr, PRESETS))}")
+    # A step's seed is made of this one, the worker's rank and the step, in 64 bits.
+    _need("seed", recipe.seed, 0, 2**16 - 1)
     for name in ("matrix_rate", "other_rate", "clip"):
         _need(name, getattr(recipe, name), 0, open_below=True)
     for name in ("weight_decay", "warm_up", "alignment", "bias_speed", "balance"):
@@ -159,6 +183,9 @@ def check(recipe: Recipe) -> None:
         raise ValueError(f"legal is {recipe.legal!r}; expected 'visible' or 'selected'")
     if not recipe.stages:
         raise ValueError("stages is empty; expected one or more")
+    unknown = sorted(set(recipe.overrides) - {one.name for one in fields(ModelConfig)})
+    if unknown:
+        raise ValueError(f"unknown overrides {', '.join(unknown)}; expected fields of a ModelConfig")
     longest = recipe.config().max_position_embeddings
     for stage in recipe.stages:
         _need(f"steps of stage {stage.name!r}", stage.steps, 1)

@@ -25,6 +25,7 @@ KINDS: dict[Kind, str] = {
 }
 LINE = 8
 _ALPHABET = string.ascii_lowercase + string.digits
+_KEYS = len(_ALPHABET) ** 2
 _ANSWER_WEIGHT = 4.0
 _FORM_WEIGHT = 0.1
 BEGIN = 0
@@ -75,10 +76,12 @@ def make_row(kind: Kind, corpus: Corpus, generator: random.Random, length: int, 
     """One row of ``length`` tokens, the begin token first.
 
     Args:
-        queries: how many a "recall" or "planted" row ends with; None draws it.
+        queries: how many a "recall" or "planted" row ends with; None draws it. A "planted" row has room for about
+            one in 19 tokens; of more, the last ones are cut off.
 
     Raises:
-        ValueError: an unknown kind, or a length without room for a needle and its query.
+        ValueError: an unknown kind, a length without room for a needle and its query, or with room for more needles
+            than there are keys.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; expected one of {', '.join(map(repr, get_args(Kind)))}")
@@ -111,6 +114,8 @@ class _Needles:
 
     def plant(self) -> None:
         self.row.align()
+        if len(self.values) == _KEYS:
+            raise ValueError(f"the row has room for more than {_KEYS} needles, and there are no more keys; take less")
         key = self._word()
         while key in self.values:
             key = self._word()
@@ -179,7 +184,7 @@ def _planted(corpus: Corpus, generator: random.Random, length: int, queries: int
 
 
 def _copy(corpus: Corpus, generator: random.Random, length: int) -> Row:
-    """The passage fills between an eighth and three eighths of the row; its second half is what counts most."""
+    """A passage of between an eighth and three eighths of the row, text, and the passage once more."""
     row = Row()
     passage = corpus.read(generator, generator.randint(length // 8, 3 * length // 8))
     between = corpus.read(generator, max(0, length - 1 - 2 * len(passage)))
