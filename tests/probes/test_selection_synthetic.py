@@ -20,8 +20,8 @@ from ds41.probes.selection_synthetic import probe_selection
 from ds41.rope import layer_frequencies, turns
 from ds41.step import Step
 
-# Nano with a pool that holds more blocks than the selection has entries, as the published one does.
-CONFIG = dataclasses.replace(ModelConfig.nano(), candidate_topk_blocks=64)
+# Nano with a pool that holds more blocks than the selection has entries, and with heads enough, as published.
+CONFIG = dataclasses.replace(ModelConfig.nano(), candidate_topk_blocks=64, index_n_heads=16)
 ENTRIES = 1100
 
 

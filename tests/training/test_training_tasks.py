@@ -35,7 +35,7 @@ def found_lines(row) -> list[tuple[int, bytes, bytes, bytes]]:
 
 
 @rows
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_row_has_its_length_and_repeats(kind, seed, length):
     row = built(kind, seed, length)
     assert len(row.ids) == len(row.weights) == length
@@ -44,7 +44,7 @@ def test_a_row_has_its_length_and_repeats(kind, seed, length):
 
 
 @rows
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_query_points_at_its_needle(kind, seed, length):
     row, text = built(kind, seed, length), None
     lines = found_lines(row)
@@ -65,7 +65,7 @@ def test_every_query_points_at_its_needle(kind, seed, length):
 
 
 @rows
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_only_answers_weigh_more_and_random_bytes_weigh_nothing(kind, seed, length):
     row = built(kind, seed, length)
     answers = {asked.answer + i for asked in row.asked for i in (0, 1)}
@@ -80,6 +80,7 @@ def test_only_answers_weigh_more_and_random_bytes_weigh_nothing(kind, seed, leng
 
 
 @given(st.integers(0, 10**6), st.integers(SHORTEST, 400), st.data())
+@settings(max_examples=60)
 def test_recall_fills_the_row_and_asks_as_often_as_wanted(seed, length, data):
     queries = data.draw(st.integers(1, (length - 2) // (2 * LINE)))
     row = built("recall", seed, length, queries)
@@ -92,6 +93,7 @@ def test_recall_fills_the_row_and_asks_as_often_as_wanted(seed, length, data):
 
 
 @given(st.integers(0, 10**6), st.integers(60, 400), st.data())
+@settings(max_examples=60)
 def test_planted_needles_stand_in_text(seed, length, data):
     # With more queries the row has no text, and its end cuts queries off.
     queries = data.draw(st.integers(1, (length - 3) // (2 * LINE + 3) - 1))
@@ -103,6 +105,7 @@ def test_planted_needles_stand_in_text(seed, length, data):
 
 
 @given(st.integers(0, 10**6), st.integers(SHORTEST, 400))
+@settings(max_examples=60)
 def test_a_stream_asks_only_what_it_has_told(seed, length):
     lines = found_lines(built("stream", seed, length))
     told = set()
@@ -114,6 +117,7 @@ def test_a_stream_asks_only_what_it_has_told(seed, length):
 
 
 @given(st.integers(0, 10**6), st.integers(80, 400))
+@settings(max_examples=60)
 def test_a_copy_repeats_its_passage(seed, length):
     row = built("copy", seed, length)
     silent = [place for place, weight in enumerate(row.weights) if weight == 0 and place]

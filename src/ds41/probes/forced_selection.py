@@ -1,7 +1,8 @@
 """Selections of a model changed for single tokens: a needle hidden from some layers, or shown to them.
 
-Only the tokens that ask (and the question's, if wanted) are changed, and only what their layers read: a hidden needle's places go to the entries that
-score next. Each layer that reads can be told apart, also where several share a selection.
+Only the tokens that ask are changed (and the question's, if wanted), and only what their layers read: a hidden
+needle's places go to the entries that score next. Each layer that reads can be told apart, also where several share
+a selection.
 """
 
 from __future__ import annotations

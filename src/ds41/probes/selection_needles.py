@@ -83,7 +83,7 @@ class MissCounter:
         if not 1 <= min(self.ranks) <= max(self.ranks) < followed:
             raise ValueError(f"ranks are {min(self.ranks)} to {max(self.ranks)}; expected 1 to {followed - 1}")
         best = true.topk(reach, dim=1)
-        places = _free_places(context.entries, best.indices, len(self.ranks), generator)
+        places = _free_places(context.entries, best.indices[:, :followed], len(self.ranks), generator)
         planted = plant_keys(asked, best.values, self.ranks, generator)
         near = context.keys[best.indices[:, : 2 * self.top_k]]
         at = torch.tensor(self.ranks) - 1
@@ -146,9 +146,11 @@ class MissCounter:
         self, context: SyntheticContext, query: IndexQuery, places: torch.Tensor, planted: torch.Tensor
     ) -> torch.Tensor:
         """Scores [N, R] of planted keys as the pages give them back; the pages are as before afterwards."""
-        context.write_keys(places.flatten(), planted.flatten(0, 1))
-        scores = index_scores_of_pool(*query, context.stored_keys(places))
-        context.write_keys(places.flatten(), context.keys[places.flatten()])
+        scores = torch.empty(places.shape)
+        for row, place in enumerate(places):
+            context.write_keys(place, planted[row])
+            scores[row] = index_scores_of_pool(*query.part(slice(row, row + 1)), context.stored_keys(place[None]))
+            context.write_keys(place, context.keys[place])
         return scores
 
 
@@ -214,18 +216,15 @@ def _crossing(rates: list[float], level: float) -> float | None:
 
 
 def _free_places(entries: int, taken: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Entries [N, count], all different, that are none of their own row's ``taken`` [N, K]."""
+    """Different entries [N, count] that are none of their row's ``taken`` [N, K]."""
     rows = []
-    used = torch.zeros(entries, dtype=torch.bool)
     for row in taken:
-        free = ~used
+        free = torch.ones(entries, dtype=torch.bool)
         free[row] = False
         free = free.nonzero().squeeze(1)
         if len(free) < count:
             raise ValueError(f"{len(free)} entries are free for {count} needles; take fewer ranks or more entries")
-        chosen = free[torch.randperm(len(free), generator=generator)[:count]]
-        used[chosen] = True
-        rows.append(chosen)
+        rows.append(free[torch.randperm(len(free), generator=generator)[:count]])
     return torch.stack(rows)
 
 

@@ -81,9 +81,9 @@ def retrieval(
         logits = model(batch.ids.to(model.device)).cpu()
         for row, every in enumerate(batch.asked):
             for asked in every:
-                if asked.answer - asked.needle < least_distance or asked.distractors < least_distractors:
+                if asked.query - asked.needle < least_distance or asked.distractors < least_distractors:
                     continue
-                places = torch.tensor([asked.answer, asked.answer + 1])
+                places = torch.tensor(asked.answers)
                 ids = batch.ids[row, places]
                 told = logits[row, places - 1]
                 right.append((told.argmax(-1) == ids).tolist())

@@ -110,7 +110,7 @@ class Preset:
 
 PRESETS = {
     # Window 32, top-k 32: at 384 tokens a needle lies up to eleven windows back among up to 40 others.
-    "nano": Preset(ModelConfig.nano, 1800, 1536, (64, 128, 256, 384)),
+    "nano": Preset(ModelConfig.nano, 1500, 1536, (64, 128, 256, 384)),
     # Window 128, top-k 128.
     "mini": Preset(ModelConfig.mini, 600, 8192, (256, 512, 1024, 1536)),
 }

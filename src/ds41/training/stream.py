@@ -23,8 +23,8 @@ class Batch(NamedTuple):
         return Batch(self.ids.to(device), self.weights.to(device), self.asked)
 
     def answers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row and position of every answer token, int64 [A] each: two neighbours for each query."""
-        places = [(row, asked.answer + i) for row, every in enumerate(self.asked) for asked in every for i in (0, 1)]
+        """Row and position of every answer token, int64 [A] each: two for each query."""
+        places = [(row, at) for row, every in enumerate(self.asked) for asked in every for at in asked.answers]
         rows, positions = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).unbind(1)
         return rows, positions
 

@@ -1,8 +1,9 @@
 """Rows to train and test on: source text, and retrieval tasks whose answers lie far back.
 
-A needle is the line ``@kk=vv;`` and its query ``?kk=vv;``: two random bytes as key, two as value, asked for later.
-Both take eight bytes and begin at an even position, so that a value fills one pair of a ratio-2 source. Random bytes
-carry no loss, since nothing could predict them; answers weigh more than text, since there are few of them.
+A needle is the line ``@kk=v-v`` and its query ``?kk=v-v``: two random bytes as key, two as value, asked for later.
+Both take eight bytes and begin at an odd position, so that in a ratio-2 source each byte of a value shares its entry
+with the mark before it: what is to be found and what it is found by lie together. Random bytes carry no loss, since
+nothing could predict them; answers weigh more than text, since there are few of them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ KINDS: dict[Kind, str] = {
     "copy": "a passage, text between, and the passage again",
 }
 LINE = 8
+# Where a value's two bytes stand in a line.
+VALUE = (4, 6)
 _ALPHABET = string.ascii_lowercase + string.digits
 _KEYS = len(_ALPHABET) ** 2
 _ANSWER_WEIGHT = 4.0
@@ -35,13 +38,22 @@ BEGIN = 0
 class Asked:
     """A query of a needle: where its answer stands, and where the needle does.
 
-    answer: position of the first of two answer tokens; the token before it is the one that has to know. needle:
-    position of the needle's first token. distractors: needles between the two.
+    query, needle: positions of their first tokens. distractors: needles between the two.
     """
 
-    answer: int
+    query: int
     needle: int
     distractors: int
+
+    @property
+    def answers(self) -> tuple[int, int]:
+        """Positions of the two answer tokens; the token before each is the one that has to know."""
+        return self.query + VALUE[0], self.query + VALUE[1]
+
+    @property
+    def values(self) -> tuple[int, int]:
+        """Positions of the needle's two value tokens."""
+        return self.needle + VALUE[0], self.needle + VALUE[1]
 
 
 @dataclass
@@ -60,15 +72,15 @@ class Row:
         self.weights += [weight] * len(text)
 
     def align(self) -> None:
-        """A blank where the next line would begin at an odd position."""
-        if len(self) % 2:
+        """A blank where the next line would begin at an even position."""
+        if len(self) % 2 == 0:
             self.add(b" ", 0.0)
 
     def cut(self, length: int) -> Row:
         """Exactly ``length`` tokens, filled up with blanks that do not count."""
         self.add(b"\n" * max(0, length - len(self)), 0.0)
         del self.ids[length:], self.weights[length:]
-        self.asked = [asked for asked in self.asked if asked.answer + 2 <= length]
+        self.asked = [asked for asked in self.asked if asked.answers[1] < length]
         return self
 
 
@@ -126,16 +138,17 @@ class _Needles:
     def ask(self, key: str) -> None:
         self.row.align()
         place, number = self.places[key]
-        self.row.asked.append(Asked(len(self.row) + 4, place, len(self.values) - 1 - number))
+        self.row.asked.append(Asked(len(self.row), place, len(self.values) - 1 - number))
         self._line("?", key, self.values[key], _ANSWER_WEIGHT)
 
     def draw(self) -> str:
         return self.generator.choice(list(self.values))
 
     def _line(self, mark: str, key: str, value: str, weight: float) -> None:
-        for text, counts in ((mark, _FORM_WEIGHT), (key, 0.0), ("=", _FORM_WEIGHT), (value, weight)):
+        first, second = value
+        parts = ((mark, _FORM_WEIGHT), (key, 0.0), ("=", _FORM_WEIGHT), (first, weight))
+        for text, counts in (*parts, ("-", _FORM_WEIGHT), (second, weight), ("\n", _FORM_WEIGHT)):
             self.row.add(text.encode(), counts)
-        self.row.add(b";\n", _FORM_WEIGHT)
 
     def _word(self) -> str:
         return "".join(self.generator.choices(_ALPHABET, k=2))
