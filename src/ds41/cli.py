@@ -18,6 +18,7 @@ from ds41 import __version__
 from ds41.cli_chat import add_chat_command
 from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
+from ds41.cli_probe import add_probe_command
 from ds41.cli_train import add_train_command
 from ds41.config import ConfigError, ModelConfig
 
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add_chat_command(commands)
     add_train_command(commands)
     add_evaluate_command(commands)
+    add_probe_command(commands)
     return parser
 
 

@@ -25,8 +25,8 @@ def add_chat_command(commands: argparse._SubParsersAction) -> None:
         help="a conversation with a model, and what each turn costs",
         description="A conversation of many turns, one line of input each. Its global KV persists in a prefix store, "
         "its windows live in a pool for minutes, and where they are gone the last window of tokens is replayed. The "
-        "model is a checkpoint folder in the official format, or a preset with random weights, whose text means "
-        "nothing.",
+        "model is a checkpoint folder in the official format, or a preset: nano as it was trained, mini with random "
+        "weights.",
         epilog="Answers go to stdout, everything else to stderr. In the conversation, /help lists the commands. Exit "
         "status: 0 at the end of the input; 2 if something could not be used, or if a line of piped input was not "
         "answered; 130 after an interrupt.",

@@ -37,7 +37,9 @@ def add_sampling_options(command: argparse.ArgumentParser, seed: str) -> None:
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """Which model, where and in what types, apart from ``--quantization``."""
-    command.add_argument("--preset", choices=_PRESETS, help="a small model over bytes: nano as it was trained, mini with random weights")
+    command.add_argument(
+        "--preset", choices=_PRESETS, help="a small model over bytes: nano as it was trained, mini with random weights"
+    )
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
     command.add_argument(
         "--dtype",

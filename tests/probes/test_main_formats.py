@@ -180,20 +180,25 @@ def test_questions_outside_of_the_rows_are_refused(model):
         measure(model, questions(), {NOT_ROUNDED: MAIN_KV})
 
 
-def test_claims_of_a_trained_model_follow_its_rows():
-    def row(name, length, low, high):
-        middle = Estimate((low + high) / 2, low, high, 20)
-        return FormatRow(name, length, middle, middle, middle, 1, 0, 20)
+def made_rows(length, fp4, fp8, lost=1, accuracy=0.9):
+    def row(name, low, high, lost=0):
+        found = Estimate(accuracy, 0, 1, 20)
+        return FormatRow(name, length, found, found, Estimate((low + high) / 2, low, high, 20), lost, 0, 20)
 
-    small = [
-        row("FP4", 256, -0.01, 0.02),
-        row("FP8", 256, -0.01, 0.01),
-        row("FP4", 64, 0.0, 0.02),
-        row("FP8", 64, 0, 0.01),
-    ]
-    assert [claim.holds for claim in trained_claims(small)] == [True, True]
-    assert [claim.holds for claim in trained_claims(small[:2])] == [True]
-    large = [row("FP4", 256, 0.05, 0.07), *small[1:]]
-    assert [claim.holds for claim in trained_claims(large)] == [False, False]
-    with pytest.raises(ValueError, match="no rows of FP4 and FP8"):
-        trained_claims(small[:1])
+    return [row(NOT_ROUNDED, 0, 0), row("FP4", *fp4, lost), row("FP8", *fp8)]
+
+
+def test_claims_of_a_trained_model_follow_its_rows():
+    def decided(*lengths):
+        return [claim.holds for claim in trained_claims([row for rows in lengths for row in rows])]
+
+    short, long = made_rows(64, (0, 0.02), (0, 0.01)), made_rows(256, (-0.01, 0.02), (-0.01, 0.01))
+    assert decided(long, short) == [True, True]
+    assert decided(short) == [True, None]
+    assert decided(short, made_rows(256, (0.05, 0.07), (-0.01, 0.01))) == [False, False]
+    assert decided(short, made_rows(256, (0, 0.02), (0, 0.01), lost=2)) == [False, True]
+    # Where the model finds little without rounding, its losses say nothing.
+    assert decided(short, made_rows(256, (0.05, 0.07), (-0.01, 0.01), accuracy=0.4)) == [True, None]
+    assert decided(made_rows(64, (0, 0.02), (0, 0.01), accuracy=0.1)) == [None, None]
+    with pytest.raises(ValueError, match="length 64 has no row of FP8; it has not rounded, FP4"):
+        trained_claims(short[:2])

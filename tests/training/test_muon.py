@@ -72,7 +72,7 @@ def test_an_update_has_the_size_of_an_adamw_update(shape):
     parameter.grad = random(*shape)
     Muon([parameter], lr=1.0, weight_decay=0.0).step()
     # 0.2 where the singular values are one; the iteration leaves them near it.
-    assert parameter.detach().pow(2).mean().sqrt().item() == pytest.approx(0.2, rel=0.3)
+    assert parameter.detach().pow(2).mean().sqrt().item() == pytest.approx(0.2, rel=0.4)
 
 
 def test_singular_values_come_near_one():

@@ -106,7 +106,7 @@ def test_weights_come_back_where_one_cannot_be_stored(model):
     name = [name for name, parameter in model.named_parameters() if parameter.dim() == 2 and "output" in name][-1]
     model.get_parameter(name).data[0, 0] = torch.nan
     full = values_of(model)
-    with pytest.raises(ValueError, match="finite|NaN|nan"), stored_weights(model):
+    with pytest.raises(ValueError, match=r"finite|NaN|nan"), stored_weights(model):
         pass
     assert [other for other in same(full, values_of(model)) if other != name] == []
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ds41.config import ModelConfig
-from ds41.probes.main_formats import FormatRow
+from ds41.probes.main_formats import NOT_ROUNDED, FormatRow
 from ds41.probes.norm_weights import (
     HeavyRow,
     SpikeRow,
@@ -25,16 +25,19 @@ from ds41.probes.small_magnitudes import NeedleRow, OutputRow, Setting, SizeRow,
 GROWN_WEIGHTS = (2.0, 4.0, 8.0)
 # Values below 1/24 of their block's maximum become zero.
 _ZERO_BELOW = 1 / 24
+# Share of answers that a model must find without rounding to say something, and the net share that it may lose.
+_ABLE = 0.5
+_NET_LOSS = 0.05
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the design, what would falsify it, and what was found."""
+    """One statement of the design, what would falsify it, and what was found. holds: None where nothing is decided."""
 
     claim: str
     falsified_if: str
     found: str
-    holds: bool
+    holds: bool | None
 
 
 @dataclass(frozen=True)
@@ -98,35 +101,56 @@ def synthetic_claims(report: FP4Report, channels: int) -> tuple[Claim, ...]:
 
 
 def trained_claims(rows: Sequence[FormatRow]) -> tuple[Claim, ...]:
-    """The claims that a trained model decides, from rows of one or more context lengths."""
-    fp4 = sorted((row for row in rows if row.format == "FP4"), key=lambda row: row.length)
-    fp8 = {row.length: row for row in rows if row.format == "FP8"}
-    if not fp4 or any(row.length not in fp8 for row in fp4):
-        raise ValueError("there are no rows of FP4 and FP8 at equal lengths; expected one of each a length")
-    costs = [
-        f"{row.length}: {row.penalty.text(4)} against {fp8[row.length].penalty.text(4)}, "
-        f"{row.lost} answers lost and {row.gained} gained of {row.answers}"
-        for row in fp4
+    """The claims that a trained model decides, from rows of one or more context lengths.
+
+    Only lengths count at which the model without rounding finds half of the answers: where it finds few, rounding has
+    nothing to take. Without such a length nothing is decided.
+
+    Raises:
+        ValueError: a length lacks FP4, FP8 or the reference.
+    """
+    by_length: dict[int, dict[str, FormatRow]] = {}
+    for row in rows:
+        by_length.setdefault(row.length, {})[row.format] = row
+    for length, formats in by_length.items():
+        missing = [name for name in (NOT_ROUNDED, "FP4", "FP8") if name not in formats]
+        if missing:
+            raise ValueError(f"length {length} has no row of {', '.join(missing)}; it has {', '.join(formats)}")
+    able = [one for _, one in sorted(by_length.items()) if one[NOT_ROUNDED].accuracy.mean >= _ABLE]
+    return _answers_as_fp8(by_length, able), _context_growth(able)
+
+
+def _answers_as_fp8(by_length: dict[int, dict[str, FormatRow]], able: list[dict[str, FormatRow]]) -> Claim:
+    found = [
+        f"{one['FP4'].length}: {one['FP4'].penalty.text(4)} nats against {one['FP8'].penalty.text(4)}, "
+        f"{one['FP4'].lost} answers lost and {one['FP4'].gained} gained of {one['FP4'].answers}"
+        for one in able
     ]
-    claims = [
-        Claim(
-            "FP4 main KV answers as FP8 does, at equal selection",
-            "at a length the loss that FP4 adds lies above that of FP8, interval against interval",
-            "nats added by FP4 against FP8 at length " + "; ".join(costs),
-            all(row.penalty.low <= fp8[row.length].penalty.high for row in fp4),
-        )
-    ]
-    if len(fp4) > 1:
-        short, long = fp4[0], fp4[-1]
-        claims.append(
-            Claim(
-                "what FP4 costs does not grow with the context",
-                "the added loss at the longest length lies above that at the shortest, interval against interval",
-                f"{short.penalty.text(4)} nats at {short.length}, {long.penalty.text(4)} at {long.length}",
-                long.penalty.low <= short.penalty.high,
-            )
-        )
-    return tuple(claims)
+    if not able:
+        reached = ", ".join(f"{one[NOT_ROUNDED].accuracy.text()} at {length}" for length, one in by_length.items())
+        found = [f"no length at which the model finds half of the answers ({reached})"]
+    holds = all(
+        one["FP4"].penalty.low <= one["FP8"].penalty.high
+        and one["FP4"].lost - one["FP4"].gained <= _NET_LOSS * one["FP4"].answers
+        for one in able
+    )
+    return Claim(
+        "FP4 main KV answers as FP8 does, at equal selection",
+        "at a length the loss that FP4 adds lies above that of FP8, interval against interval, or more than a "
+        "twentieth of the answers go, net",
+        "; ".join(found),
+        holds if able else None,
+    )
+
+
+def _context_growth(able: list[dict[str, FormatRow]]) -> Claim:
+    costs = [(one["FP4"].length, one["FP4"].penalty) for one in able]
+    return Claim(
+        "what FP4 costs does not grow with the context",
+        "the added loss at the longest length lies above that at the shortest, interval against interval",
+        ", ".join(f"{penalty.text(4)} nats at {length}" for length, penalty in costs) or "no length to compare",
+        costs[-1][1].low <= costs[0][1].high if len(costs) > 1 else None,
+    )
 
 
 def _small_values(sizes: Sequence[SizeRow]) -> Claim:

@@ -32,6 +32,9 @@ from ds41.probes.replay_summary import (
     text_rows,
 )
 
+# The seed of the one prompt whose hits are all tried; none of those of the kinds.
+_SWEPT = -1
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -107,7 +110,7 @@ def probe_positions(
     new_tokens: int = 16,
     stride: int = 8,
 ) -> PositionRun:
-    """Run the probe; as it is given here nano takes 40 s of one core, and every further seed 7 s.
+    """Run the probe. The first seeds are the same prompts however many there are.
 
     Args:
         model: of the byte vocabulary. label: what to call it. texts: what prompts are cut from.
@@ -127,7 +130,7 @@ def probe_positions(
     measured = {way: ways[way] for way in ("absent", "replay")}
     samples = kind_samples(model, texts, kinds, range(seeds), shape, measured, offsets)
     control = control_samples(model, texts, ways, shape)
-    prompt = requests("code", texts, seeds, shape)["even"].ids
+    prompt = requests("code", texts, _SWEPT, shape)["even"].ids
     replayed = {"replay": window}
     written = text_samples(model, texts, kinds, range(seeds), shape, replayed, new_tokens)
     return PositionRun(

@@ -1,18 +1,18 @@
 """Needles at a wanted rank: how often the selection misses them once keys, and queries, are stored in FP4.
 
 The rank is the true one: counted in float32 scores of unrounded keys and queries, 1 for the best. A needle is either
-found (the entry that has the rank) or planted: a key written into the pages in the place of an entry of low rank, at
-an angle to where its query looks that gives it the rank.
+found (the entry that has the rank) or planted: a key written into the pages in the place of an entry of low rank,
+turned towards the query's best key until it has the rank.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from ds41.attention.indexer import IndexQuery
+from ds41.norm import rms_norm
 from ds41.ops.index_scores import index_scores_of_pool
 from ds41.ops.selection import top_entries
 from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
@@ -75,16 +75,16 @@ class MissCounter:
         """Follow the needles of queries, one seed each.
 
         Raises:
-            ValueError: a rank beyond what is followed, or a key that no angle brings to its rank.
+            ValueError: a rank beyond what is followed, or below 2.
         """
         true = context.true_scores(asked)
         reach = min(_REACH * self.top_k, context.entries)
         followed = min(_FOLLOWED * self.top_k, reach)
-        if not 1 <= min(self.ranks) <= max(self.ranks) < followed:
-            raise ValueError(f"ranks are {min(self.ranks)} to {max(self.ranks)}; expected 1 to {followed - 1}")
+        if not 2 <= min(self.ranks) <= max(self.ranks) < followed:
+            raise ValueError(f"ranks are {min(self.ranks)} to {max(self.ranks)}; expected 2 to {followed - 1}")
         best = true.topk(reach, dim=1)
         places = _free_places(context.entries, best.indices[:, :followed], len(self.ranks), generator)
-        planted = plant_keys(asked, best.values, self.ranks, generator)
+        planted = plant_keys(asked, best.values, context.keys[best.indices[:, 0]], context.keys[places], self.ranks)
         near = context.keys[best.indices[:, : 2 * self.top_k]]
         at = torch.tensor(self.ranks) - 1
         for rounded in ROUNDED:
@@ -155,41 +155,34 @@ class MissCounter:
 
 
 def plant_keys(
-    asked: IndexQuery, best: torch.Tensor, ranks: tuple[int, ...], generator: torch.Generator
+    asked: IndexQuery, best: torch.Tensor, best_keys: torch.Tensor, old_keys: torch.Tensor, ranks: tuple[int, ...]
 ) -> torch.Tensor:
     """Keys whose true score lies half-way between those of ranks r - 1 and r: float32 [N, R, C], of size sqrt(C).
 
-    Each lies between the direction in which its query's heads look together and a random one; the angle is found by
-    bisection.
+    Each lies between the key that it replaces and its query's best one; bisection finds where.
 
     Args:
         asked: not rounded. best: float32 [N, K], the largest true scores in falling order, K beyond every rank.
+            best_keys: float32 [N, C], the keys of the first. old_keys: float32 [N, R, C], of entries beyond every
+            rank. ranks: 2 or more.
 
     Raises:
-        ValueError: not even a key in the query's direction reaches a rank.
+        ValueError: a rank below 2.
     """
-    rows, _, channels = asked.query.shape
     at = torch.tensor(ranks)
-    above = torch.where(at > 1, best[:, (at - 2).clamp(min=0)], 2 * best[:, :1] - best[:, 1:2])
-    target = (above + best[:, at - 1]) / 2
-    towards = _unit((asked.query * asked.weight[..., None]).sum(1))[:, None]
-    aside = torch.randn(rows, len(ranks), channels, generator=generator)
-    aside = _unit(aside - (aside * towards).sum(-1, keepdim=True) * towards)
+    if int(at.min()) < 2:
+        raise ValueError(f"ranks are {ranks}; expected 2 or more, since a planted key leans on the best one")
+    target = (best[:, at - 2] + best[:, at - 1]) / 2
 
-    def key(angle: torch.Tensor) -> torch.Tensor:
-        return channels**0.5 * (angle.cos()[..., None] * towards + angle.sin()[..., None] * aside)
+    def key(share: torch.Tensor) -> torch.Tensor:
+        mixed = torch.lerp(old_keys, best_keys[:, None].expand_as(old_keys), share[..., None])
+        return rms_norm(mixed)
 
-    low, high = torch.zeros_like(target), torch.full_like(target, math.pi)
-    reached = index_scores_of_pool(*asked, key(low)) > target
-    if not bool(reached.all()):
-        row, column = reached.logical_not().nonzero()[0].tolist()
-        raise ValueError(
-            f"query {row}: no key in its direction scores as rank {ranks[column]} does; take other weights"
-        )
+    low, high = torch.zeros_like(target), torch.ones_like(target)
     for _ in range(30):
         middle = (low + high) / 2
-        above_target = index_scores_of_pool(*asked, key(middle)) > target
-        low, high = torch.where(above_target, middle, low), torch.where(above_target, high, middle)
+        above = index_scores_of_pool(*asked, key(middle)) > target
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return key((low + high) / 2)
 
 
@@ -243,7 +236,3 @@ def _missed_when_replaced(stored: torch.Tensor, places: torch.Tensor, scores: to
         missed[:, column] = (top_entries(stored, top_k) != place).all(1)
         stored.scatter_(1, place, kept)
     return missed
-
-
-def _unit(x: torch.Tensor) -> torch.Tensor:
-    return x / x.norm(dim=-1, keepdim=True)

@@ -135,7 +135,7 @@ def probe_selection(
         raise ValueError(f"pool_seeds is {pool_seeds}; expected 1 to seeds, {seeds}")
     top_k, budget = config.index_topk, config.candidate_topk_blocks
     has_pool = entries > budget * config.candidate_block_size
-    misses = MissCounter(_scaled(_RANKS, top_k / 512, min(4 * top_k, entries) - 1), top_k)
+    misses = MissCounter(_scaled(_RANKS, top_k / 512, min(4 * top_k, entries) - 1, least=2), top_k)
     blocks = -(-entries // config.candidate_block_size)
     pools = PoolCounter(
         _scaled(_SEEN_RANKS, top_k / 512, top_k), _scaled(_BLOCK_RANKS, budget / 2048, blocks), correlations, top_k
@@ -167,9 +167,9 @@ def probe_selection(
     )
 
 
-def _scaled(published: tuple[int, ...], factor: float, most: int) -> tuple[int, ...]:
+def _scaled(published: tuple[int, ...], factor: float, most: int, least: int = 1) -> tuple[int, ...]:
     """The published sizes' ranks for another size, those that exist there."""
-    return tuple(sorted({max(1, round(rank * factor)) for rank in published if round(rank * factor) <= most}))
+    return tuple(sorted({max(least, round(rank * factor)) for rank in published if round(rank * factor) <= most}))
 
 
 def _share(total: int, parts: int, number: int) -> int:

@@ -16,7 +16,8 @@ from ds41.training.evaluation import Retrieval, far_enough, retrieval, selected_
 @dataclass(frozen=True)
 class Card:
     """text: nats a byte by length of row. answers: of recall and planted rows by length. crowded: of those queries
-    alone that have more than top-k other needles between. mass: share of attention that is selected, by layer.
+    alone that have more than top-k other needles between. apart: of recall rows in which a value lies one entry behind
+    what it is found by, otherwise than in training. mass: share of attention that is selected, by layer.
     bounded: nats a byte that a bounded prefill costs on what follows."""
 
     parameters: int
@@ -26,6 +27,7 @@ class Card:
     text: dict[int, Estimate]
     answers: tuple[Retrieval, ...]
     crowded: Retrieval
+    apart: Retrieval
     mass: dict[int, Estimate]
     bounded: Estimate
 
@@ -49,6 +51,7 @@ def measure_card(model: Model, corpus: Corpus, length: int, longer: Sequence[int
         {one: text_loss(model, corpus, one, rows) for one in lengths},
         tuple(retrieval(model, corpus, one, rows, kind) for kind in ("recall", "planted") for one in lengths),
         retrieval(model, corpus, length, rows, queries=2, least_distractors=config.index_topk + 1),
+        retrieval(model, corpus, length, rows, parity=0),
         selected_mass(model, corpus, length, max(1, rows // 4)),
         tail_losses(model, corpus, length, max(1, rows // 2)),
     )
@@ -72,6 +75,13 @@ def card_rows(card: Card) -> list[tuple[str, str, str]]:
             f"answers behind more than {card.top_k} other needles",
             card.crowded.answers_right.text(),
             f"{card.crowded.queries} queries in rows of {card.crowded.length}",
+        )
+    )
+    found.append(
+        (
+            "answers whose bytes lie one entry apart from their marks",
+            card.apart.answers_right.text(),
+            f"{card.apart.queries} queries in rows of {card.apart.length}",
         )
     )
     for layer, share in card.mass.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -63,13 +64,14 @@ def retrieval(
     queries: int = 4,
     least_distance: int | None = None,
     least_distractors: int = 0,
+    parity: Literal[0, 1] = 1,
 ) -> Retrieval:
     """Teacher-forced answers on held-out rows.
 
     Args:
         queries: of a row. least_distance: tokens between needle and answer for a query to count; None takes what no
             window and no selection by recency reaches: window and top-k entries of the coarsest source together.
-            least_distractors: other needles between the two.
+            least_distractors: other needles between the two. parity: as in :func:`ds41.training.tasks.make_row`.
 
     Raises:
         ValueError: no query of these rows lies far enough back.
@@ -77,7 +79,7 @@ def retrieval(
     if least_distance is None:
         least_distance = far_enough(model.config)
     right, losses = [], []
-    for batch in _batches(corpus, kind, length, rows, seed, queries):
+    for batch in _batches(corpus, kind, length, rows, seed, queries, parity):
         logits = model(batch.ids.to(model.device)).cpu()
         for row, every in enumerate(batch.asked):
             for asked in every:
@@ -152,10 +154,15 @@ def far_enough(config: ModelConfig) -> int:
 
 
 def _batches(
-    corpus: Corpus, kind: Kind, length: int, rows: int, seed: str, queries: int | None = None
+    corpus: Corpus,
+    kind: Kind,
+    length: int,
+    rows: int,
+    seed: str,
+    queries: int | None = None,
+    parity: Literal[0, 1] = 1,
 ) -> Iterator[Batch]:
     size = max(1, _TOKENS // length)
     for first in range(0, rows, size):
-        yield make_batch(
-            corpus, {kind: 1.0}, min(size, rows - first), length, f"{seed} {kind} {length}", first, queries
-        )
+        name = f"{seed} {kind} {length}"
+        yield make_batch(corpus, {kind: 1.0}, min(size, rows - first), length, name, first, queries, parity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -37,11 +37,12 @@ def make_batch(
     seed: str,
     first: int = 0,
     queries: int | None = None,
+    parity: Literal[0, 1] = 1,
 ) -> Batch:
     """Rows ``first`` to ``first + rows - 1`` of the endless stream named ``seed``.
 
     Args:
-        mix: how likely each kind of row is; weights need not sum to one. queries: as in :func:`make_row`.
+        mix: how likely each kind of row is; weights need not sum to one. queries, parity: as in :func:`make_row`.
 
     Raises:
         ValueError: an empty mix, a negative weight, or what :func:`make_row` refuses.
@@ -53,7 +54,8 @@ def make_batch(
         # Seeded by text, which unlike a tuple's hash is the same in every process.
         generator = random.Random(f"{seed} {number}")
         kind = generator.choices(list(mix), list(mix.values()))[0]
-        made.append(make_row(kind, corpus, generator, length, queries if kind in ("recall", "planted") else None))
+        asked = queries if kind in ("recall", "planted") else None
+        made.append(make_row(kind, corpus, generator, length, asked, parity))
     return Batch(
         torch.tensor([row.ids for row in made], dtype=torch.int64),
         torch.tensor([row.weights for row in made], dtype=torch.float32),

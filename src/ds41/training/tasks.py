@@ -58,8 +58,10 @@ class Asked:
 
 @dataclass
 class Row:
-    """One sequence. ids: its tokens. weights: what predicting each of them counts. asked: the queries in it."""
+    """One sequence. ids: its tokens. weights: what predicting each of them counts. asked: the queries in it. parity:
+    of the positions at which lines begin."""
 
+    parity: int = 1
     ids: list[int] = field(default_factory=lambda: [BEGIN])
     weights: list[float] = field(default_factory=lambda: [0.0])
     asked: list[Asked] = field(default_factory=list)
@@ -72,8 +74,8 @@ class Row:
         self.weights += [weight] * len(text)
 
     def align(self) -> None:
-        """A blank where the next line would begin at an even position."""
-        if len(self) % 2 == 0:
+        """A blank where the next line would begin at a position of the other parity."""
+        if len(self) % 2 != self.parity:
             self.add(b" ", 0.0)
 
     def cut(self, length: int) -> Row:
@@ -84,10 +86,19 @@ class Row:
         return self
 
 
-def make_row(kind: Kind, corpus: Corpus, generator: random.Random, length: int, queries: int | None = None) -> Row:
+def make_row(
+    kind: Kind,
+    corpus: Corpus,
+    generator: random.Random,
+    length: int,
+    queries: int | None = None,
+    parity: Literal[0, 1] = 1,
+) -> Row:
     """One row of ``length`` tokens, the begin token first.
 
     Args:
+        parity: of the positions at which needles and queries begin. At 0 a ratio-2 source holds each byte of a value
+            one entry behind the mark before it; models here are trained with 1.
         queries: how many a "recall" or "planted" row ends with; None draws it. A "planted" row has room for about
             one in 19 tokens; of more, the last ones are cut off.
 
@@ -100,19 +111,18 @@ def make_row(kind: Kind, corpus: Corpus, generator: random.Random, length: int, 
     if length < 2 + 2 * LINE:
         raise ValueError(f"length is {length}; expected {2 + 2 * LINE} or more, room for a needle and its query")
     if kind == "source":
-        row = Row()
-        row.add(corpus.read(generator, length - 1), 1.0)
+        row = _source(corpus, generator, length)
     elif kind == "copy":
         row = _copy(corpus, generator, length)
     elif kind == "stream":
-        row = _stream(generator, length)
+        row = _stream(generator, length, parity)
     else:
         most = max(1, (length - 2) // (2 * LINE))
         asked = queries if queries is not None else generator.randint(1, most)
         if not 1 <= asked <= most:
             raise ValueError(f"queries is {asked}; expected 1 to {most} in a row of {length}")
         build = _recall if kind == "recall" else _planted
-        row = build(corpus, generator, length, asked)
+        row = build(corpus, generator, length, asked, parity)
     return row.cut(length)
 
 
@@ -154,8 +164,14 @@ class _Needles:
         return "".join(self.generator.choices(_ALPHABET, k=2))
 
 
-def _stream(generator: random.Random, length: int) -> Row:
+def _source(corpus: Corpus, generator: random.Random, length: int) -> Row:
     row = Row()
+    row.add(corpus.read(generator, length - 1), 1.0)
+    return row
+
+
+def _stream(generator: random.Random, length: int, parity: int) -> Row:
+    row = Row(parity)
     needles = _Needles(row, generator)
     needles.plant()
     while len(row) + LINE <= length:
@@ -166,8 +182,8 @@ def _stream(generator: random.Random, length: int) -> Row:
     return row
 
 
-def _recall(corpus: Corpus, generator: random.Random, length: int, queries: int) -> Row:
-    row = Row()
+def _recall(corpus: Corpus, generator: random.Random, length: int, queries: int, parity: int) -> Row:
+    row = Row(parity)
     needles = _Needles(row, generator)
     for _ in range(max(queries, (length - 2) // LINE - queries)):
         needles.plant()
@@ -176,9 +192,9 @@ def _recall(corpus: Corpus, generator: random.Random, length: int, queries: int)
     return row
 
 
-def _planted(corpus: Corpus, generator: random.Random, length: int, queries: int) -> Row:
+def _planted(corpus: Corpus, generator: random.Random, length: int, queries: int, parity: int) -> Row:
     """Needles at line ends of real text: as many as queries, at least two, spread over the row."""
-    row = Row()
+    row = Row(parity)
     needles = _Needles(row, generator)
     count = max(2, queries)
     # Room for alignment blanks and for the line ends of the pieces.

@@ -52,9 +52,12 @@ def train(
         The model, in float32, its full weights.
 
     Raises:
+        ValueError: ``save_every`` below 1, or rows that do not divide among the workers; nothing is written then.
         ResumeError: the checkpoint belongs to another recipe or text, or cannot be read.
         FloatingPointError: a loss is not finite; the last checkpoint stands.
     """
+    if save_every < 1:
+        raise ValueError(f"save_every is {save_every}; expected 1 or more")
     folder, workers = Path(folder), workers or Workers()
     for stage in recipe.stages:
         workers.rows(stage.rows)
