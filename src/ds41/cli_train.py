@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ds41.cli_model import run_command
 
@@ -54,6 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     from ds41.training.recipe import preset_recipe
     from ds41.training.trainer import train
 
+    if Path(options.folder).exists() and not Path(options.folder).is_dir():
+        raise ValueError(f"FOLDER is {options.folder!r}, a file; expected a folder, or a path where none is yet")
     if options.save_every < 1:
         raise ValueError(f"--save-every is {options.save_every}; expected 1 or more")
     if options.threads is not None:
@@ -78,17 +81,19 @@ def _settings(pairs: list[str]) -> dict[str, object]:
 
     from ds41.training.recipe import Recipe
 
-    kinds = {one.name: one.type for one in fields(Recipe)}
+    # The seed has an option of its own; the others are no single values.
+    simple = ("int", "float", "bool", "Legal")
+    kinds = {one.name: one.type for one in fields(Recipe) if one.name != "seed" and one.type in simple}
     found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or kinds.get(name) not in ("int", "float", "bool", "Legal"):
-            simple = sorted(name for name, kind in kinds.items() if kind in ("int", "float", "bool", "Legal"))
-            raise ValueError(f"--set is {pair!r}; expected NAME=VALUE with one of {', '.join(simple)}")
+        if not equals or name not in kinds:
+            raise ValueError(f"--set is {pair!r}; expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
         try:
             found[name] = _value(kinds[name], text)
         except ValueError:
-            raise ValueError(f"--set {name} is {text!r}; expected {kinds[name]}") from None
+            expected = {"int": "a whole number", "float": "a number", "bool": "true or false"}[kinds[name]]
+            raise ValueError(f"--set {name} is {text!r}; expected {expected}") from None
     return found
 
 

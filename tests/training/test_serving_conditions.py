@@ -28,11 +28,11 @@ def replayed(model, ids, begins, rounds):
 
 
 def served(model, ids, split):
-    """Logits from the last token of a bounded prefill of ``split`` tokens on, the others decoded one by one."""
+    """Logits from the last token of a bounded prefill of ``split`` tokens on, the others decoded in two steps."""
     cache = model.new_cache(max_tokens=len(ids))
-    logits = [model.prefill(ids[:split], cache, decoder="bounded")[0]]
-    logits += [model.decode(int(token), cache)[0, 0] for token in ids[split:]]
-    return torch.stack(logits)
+    logits = model.prefill(ids[:split], cache, decoder="bounded")
+    parts = [part for part in (ids[split : split + 3], ids[split + 3 :]) if len(part)]
+    return torch.cat((logits, *(model.decode(part, cache)[0] for part in parts)))
 
 
 @pytest.mark.parametrize("splits", [(9, 17, 33), (8, 12, 30), (1, 5, 24)])
@@ -54,7 +54,7 @@ def test_windows_that_begin_anew_change_what_follows_and_nothing_before(deep):
     ids = tiny_ids(2, LENGTH, seed=3)
     plain, begun = deep(ids), replayed(deep, ids, [20, 11], rounds=False)
     for row, begin in enumerate((20, 11)):
-        assert torch.equal(plain[row, :begin], begun[row, :begin])
+        assert torch.allclose(plain[row, :begin], begun[row, :begin], atol=1e-5)
         assert not torch.allclose(plain[row, begin:], begun[row, begin:], atol=1e-3)
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from tiny_run import tiny_corpus, tiny_recipe
+from tiny_run import read_signals, tiny_corpus, tiny_recipe
 
 from ds41.expert_balance import expert_load
 from ds41.model import Model
@@ -14,7 +14,6 @@ from ds41.training.corpus import Corpus
 from ds41.training.distributed import Workers
 from ds41.training.run_log import LOG, read_log
 from ds41.training.serving_conditions import set_conditions
-from ds41.training.signals import Signals
 from ds41.training.stream import make_batch
 from ds41.training.trainer import STATE, ResumeError, train
 
@@ -153,8 +152,9 @@ def test_router_biases_follow_the_load_of_their_step(tmp_path):
     model = Model(RECIPE.config(), "cache")
     set_conditions(model, serving=False)
     stage = RECIPE.stages[0]
-    with torch.no_grad(), Signals(model) as signals:
-        model(make_batch(CORPUS, stage.mix, stage.rows, stage.length, f"train {RECIPE.seed} 0").ids)
+    ids = make_batch(CORPUS, stage.mix, stage.rows, stage.length, f"train {RECIPE.seed} 0").ids
+    with torch.no_grad():
+        signals = read_signals(model, ids, rounds=False)
     for layer, routing in signals.routing.items():
         load = expert_load(routing.indices, 4)
         expected = torch.sign(load.float().mean() - load) * RECIPE.bias_speed

@@ -21,13 +21,13 @@ def test_token_losses_are_of_the_next_token():
 
 
 def test_the_text_loss_weighs_tokens_as_the_rows_say():
-    model, batch = tiny_model("cache"), make_batch(tiny_corpus(), {"stream": 1.0}, 3, 40, "s")
+    model, batch = tiny_model("none"), make_batch(tiny_corpus(), {"stream": 1.0}, 3, 40, "s")
     with torch.no_grad(), Signals(model) as signals:
         losses = step_losses(model, signals, batch, RECIPE.stages[0], RECIPE, seed=1)
         each, weights = token_losses(model(batch.ids), batch.ids), batch.weights[:, 1:]
     rows, places = batch.answers()
-    assert float(losses.text) == pytest.approx(float((each * weights).sum() / weights.sum()), rel=0.02)
-    assert float(losses.answers) == pytest.approx(float(each[rows, places - 1].mean()), rel=0.02)
+    assert float(losses.text) == pytest.approx(float((each * weights).sum() / weights.sum()), rel=1e-5)
+    assert float(losses.answers) == pytest.approx(float(each[rows, places - 1].mean()), rel=1e-5)
     total = losses.text + RECIPE.alignment * losses.alignment + losses.balance
     assert float(losses.total) == pytest.approx(float(total), rel=1e-6)
 
@@ -85,10 +85,11 @@ def test_a_step_scales_every_rate_and_drops_the_gradients(model):
 
 
 def test_gradients_are_clipped_together(model):
-    for parameter in model.parameters():
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.1)
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
     assert clip_gradients(model, 1.0) == pytest.approx(0.1 * count**0.5, rel=1e-4)
-    total = sum(float(parameter.grad.pow(2).sum()) for parameter in model.parameters())
+    total = sum(float(parameter.grad.pow(2).sum()) for parameter in parameters)
     assert total == pytest.approx(1, rel=1e-3)
     assert clip_gradients(model, 10.0) == pytest.approx(1, rel=1e-3)

@@ -42,7 +42,7 @@ def test_two_workers_do_what_one_does(tmp_path):
         assert [line["step"] for line in lines] == [0, 1, 2, 3]
         for line, other in zip(lines, others, strict=True):
             for name in ("text", "alignment", "balance", "total", "gradient_norm"):
-                assert line[name] == pytest.approx(other[name], rel=5e-3), (folder.name, line["step"], name)
+                assert line[name] == pytest.approx(other[name], rel=1e-2), (folder.name, line["step"], name)
         assert lines[0]["text"] == pytest.approx(others[0]["text"], rel=1e-5)
     weights = torch.load(continued / STATE, weights_only=True)["model"]
     returned = torch.load(continued / "returned.pt", weights_only=True)

@@ -1,13 +1,14 @@
-"""What each axis costs and buys: the same small model without one of them, trained on the same rows.
+"""What each axis costs and buys: a small model that has learnt to look back, without one of them, adapted and measured.
 
-Runs are short, so differences between them are those of an early phase; all get the same steps, rows and seed. What
-changes only in post-training branches off the base's run where post-training begins.
+Every variant begins from the same weights, those of a nano run that was stopped half-way, and is trained on with the
+same rows for the same few steps; parts that a variant adds begin as copies of those that it shared before. So the table
+says what a change costs a model that can adapt to it a little, not what it would cost one that grew up with it. Twins
+grow up: the design and a window-only model, each from nothing, on equal rows.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,26 +22,28 @@ from ds41.model import Model
 from ds41.probes.estimates import Estimate
 from ds41.training.corpus import Corpus
 from ds41.training.evaluation import far_enough, retrieval, tail_losses, text_loss
-from ds41.training.recipe import Recipe, preset_recipe
+from ds41.training.recipe import Recipe, Stage, later_mix, preset_recipe
 from ds41.training.serving_conditions import stored_weights
 from ds41.training.trainer import STATE, Progress, train
 
-# Shorter rows than the shipped model's, and more of the shortest: retrieval has to begin within a few hundred steps.
+# The nano run's step that variants begin from, and what they are adapted on: rows whose needles lie behind window and
+# top-k, then serving conditions.
+START = 500
+_LENGTH, _ROWS = 192, 8
+# A twin's rows, and more of the shortest: looking back has to begin within a few hundred steps.
 _LENGTHS = (64, 96, 128, 192, 192)
 _SHARES = (0.42, 0.14, 0.19, 0.14, 0.11)
-_TOKENS = 1536
+_PART = re.compile(r"layers\.(\d+)\.attn\.(compressor|indexer)\.(.*)")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A change. overrides: of the configuration. settings: of the recipe. branches: whether they act in post-training
-    alone, so that the run can begin there."""
+    """A change. overrides: of the configuration. settings: of the recipe."""
 
     name: str
     says: str
     overrides: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
-    branches: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,27 +62,24 @@ class Result:
     bounded: Estimate
 
 
-def variants(config: ModelConfig, longest: int) -> tuple[Variant, ...]:
+def variants(config: ModelConfig, longest: int = _LENGTH) -> tuple[Variant, ...]:
     """The base first. longest: tokens of the longest row, all of which the dense variant selects."""
     every = tuple(plan.index for plan in config.layers if plan.ratio)
-    layers = config.num_hidden_layers
     ones = tuple(min(ratio, 1) for ratio in config.compress_ratios)
     no_pool = {"candidate_source_layer_id": -1}
     alone = {"kv_source_layer_ids": every, "index_source_layer_ids": every, **no_pool}
-    windows = {"kv_source_layer_ids": (), "index_source_layer_ids": (), **no_pool}
     return (
         Variant("base", "the design"),
-        Variant("window only", "no global KV", {"compress_ratios": (0,) * layers, **windows}),
-        Variant("dense", "every entry is selected", {"index_topk": longest, **no_pool}),
         Variant("no sharing", "every global layer is Full", alone),
-        Variant("m = 1", "an entry for every token in both halves", {"compress_ratios": ones}),
         Variant(
             "no Reindex",
             "a source's one selection serves all its layers",
             {"index_source_layer_ids": config.kv_source_layer_ids},
         ),
-        Variant("no FP4", "caches and weights stay as they are", settings={"rounds": False}, branches=True),
-        Variant("no replay in training", "decoder windows never begin anew", settings={"replayed": 0.0}, branches=True),
+        Variant("m = 1", "an entry for every token in both halves", {"compress_ratios": ones}),
+        Variant("dense", "every entry is selected", {"index_topk": longest, **no_pool}),
+        Variant("no FP4", "caches and weights stay as they are", settings={"rounds": False}),
+        Variant("no replay in training", "decoder windows never begin anew", settings={"replayed": 0.0}),
         Variant(
             "indexer taught by selected",
             "teacher and student see selected entries only",
@@ -88,31 +88,71 @@ def variants(config: ModelConfig, longest: int) -> tuple[Variant, ...]:
     )
 
 
-def ablation_recipe(steps: int = 300, seed: int = 0, **settings: object) -> Recipe:
+def window_only(config: ModelConfig) -> Variant:
+    """The twin without global KV."""
+    nothing = {"kv_source_layer_ids": (), "index_source_layer_ids": (), "candidate_source_layer_id": -1}
+    return Variant("window only", "no global KV", {"compress_ratios": (0,) * config.num_hidden_layers, **nothing})
+
+
+def adaptation_recipe(steps: int = 80, seed: int = 0) -> Recipe:
+    """Three quarters of the steps as in the nano run's longer stages, the rest under serving conditions."""
+    serving = max(1, steps // 4)
+    return Recipe(
+        "nano",
+        (
+            Stage("adaptation", steps - serving, _LENGTH, _ROWS, later_mix()),
+            Stage("post-training", serving, _LENGTH, _ROWS, later_mix(), serving=True),
+        ),
+        seed=seed,
+        warm_up=min(20, steps // 4),
+    )
+
+
+def twin_recipe(steps: int = 300, seed: int = 0) -> Recipe:
     """The nano recipe on rows of up to 192 tokens."""
-    return preset_recipe("nano", steps, seed=seed, lengths=_LENGTHS, shares=_SHARES, tokens=_TOKENS, **settings)
+    return preset_recipe("nano", steps, seed=seed, lengths=_LENGTHS, shares=_SHARES, tokens=1536)
+
+
+def start_weights(corpus: Corpus, folder: Path, seed: int = 0, progress: Progress | None = None) -> dict:
+    """The state of a nano run at step :data:`START`, trained in ``folder`` unless it is there."""
+    train(preset_recipe("nano", seed=seed), corpus, folder, progress=progress, stop_at=START)
+    return torch.load(folder / STATE, weights_only=True)["model"]
+
+
+def adapted_weights(weights: Mapping[str, torch.Tensor], old: ModelConfig, new: ModelConfig) -> dict:
+    """The weights that a model of configuration ``new`` begins with.
+
+    What both have is taken over. A layer that becomes a source, or makes its own selection, begins with copies of what
+    it borrowed; what a variant has no use for is dropped.
+    """
+    with torch.device("meta"):
+        wanted = Model(new).state_dict()
+    found = {}
+    for name in wanted:
+        part = _PART.fullmatch(name)
+        if name in weights or part is None:
+            found[name] = weights[name]
+            continue
+        plan = old.layers[int(part[1])]
+        borrowed_keys = part[2] == "compressor" or part[3].startswith("keys.")
+        source = plan.kv_source if borrowed_keys else plan.index_source
+        found[name] = weights[f"layers.{source}.attn.{part[2]}.{part[3]}"]
+    return found
 
 
 def run_variant(
-    variant: Variant, recipe: Recipe, corpus: Corpus, folder: Path, progress: Progress | None = None
+    variant: Variant,
+    recipe: Recipe,
+    corpus: Corpus,
+    folder: Path,
+    start: Mapping[str, torch.Tensor] | None = None,
+    progress: Progress | None = None,
 ) -> Model:
-    """Train a variant in ``folder / name``, from where an earlier call was stopped."""
+    """Train a variant in ``folder / name``, from ``start`` or from nothing; a stopped run goes on."""
     changed = replace(recipe, overrides={**recipe.overrides, **variant.overrides}, **variant.settings)
+    initial = None if start is None else adapted_weights(start, recipe.config(), changed.config())
     own = folder / variant.name.replace(" ", "-").replace("=", "is")
-    if variant.branches and not (own / STATE).exists():
-        start = sum(stage.steps for stage in recipe.stages if not stage.serving)
-        trunk = folder / "trunk"
-        train(recipe, corpus, trunk, save_every=start, progress=progress, stop_at=start)
-        branch(trunk, own, changed)
-    return train(changed, corpus, own, progress=progress)
-
-
-def branch(trunk: Path, folder: Path, recipe: Recipe) -> None:
-    """Let a run under ``recipe`` go on from where another one stands."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = torch.load(trunk / STATE, weights_only=True)
-    torch.save(state | {"recipe": json.loads(json.dumps(recipe.to_dict()))}, folder / STATE)
-    shutil.copy(trunk / "log.jsonl", folder / "log.jsonl")
+    return train(changed, corpus, own, progress=progress, initial=initial)
 
 
 def measure(variant: Variant, model: Model, recipe: Recipe, corpus: Corpus, rows: int = 200) -> Result:

@@ -105,4 +105,14 @@ class Workers:
             return
         set_model_state_dict(model, whole, options=_SPREAD)
         for optimizer, state in zip(optimizers, states, strict=True):
-            set_optimizer_state_dict(model, optimizer, state, options=_SPREAD)
+            set_optimizer_state_dict(model, optimizer, _by_name(model, optimizer, state), options=_SPREAD)
+
+
+def _by_name(model: Model, optimizer: Optimizer, state: dict) -> dict:
+    """An optimiser's state with parameters by name, which one worker alone stores by number, in the same order."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    stored = [key for group in state["param_groups"] for key in group["params"]]
+    name_of = dict(zip(stored, ordered, strict=True))
+    groups = [group | {"params": [name_of[key] for key in group["params"]]} for group in state["param_groups"]]
+    return {"state": {name_of[key]: value for key, value in state["state"].items()}, "param_groups": groups}

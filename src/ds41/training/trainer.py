@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -15,9 +16,9 @@ from ds41.expert_balance import expert_load, update_bias
 from ds41.model import Model
 from ds41.training.corpus import Corpus
 from ds41.training.distributed import Workers
-from ds41.training.losses import step_losses
+from ds41.training.losses import Losses, step_losses
 from ds41.training.optimizers import Optimizers, clip_gradients
-from ds41.training.recipe import Recipe
+from ds41.training.recipe import PRESETS, Recipe
 from ds41.training.run_log import RunLog
 from ds41.training.serving_conditions import set_conditions, stored_weights
 from ds41.training.signals import Signals
@@ -39,6 +40,7 @@ def train(
     save_every: int = 50,
     progress: Progress | None = None,
     stop_at: int | None = None,
+    initial: Mapping[str, torch.Tensor] | None = None,
 ) -> Model:
     """Run a recipe to its end, from the checkpoint in ``folder`` if there is one.
 
@@ -47,6 +49,7 @@ def train(
         workers: who shares the work; None for this process alone, on the CPU.
         save_every: steps between checkpoints. progress: called after every step with its line of the log.
         stop_at: leave after this step, with a checkpoint; what an interruption does.
+        initial: weights to begin with, in place of random ones.
 
     Returns:
         The model, in float32, its full weights.
@@ -63,10 +66,13 @@ def train(
         workers.rows(stage.rows)
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
-    model = Model(recipe.config(), "cache").to(workers.device)
+    model = Model(recipe.config(), "cache")
+    identity = {"recipe": json.loads(json.dumps(recipe.to_dict())), "text": corpus.digest, "initial": _digest(initial)}
+    if initial is not None:
+        model.load_state_dict(initial)
+    model.to(workers.device)
     workers.shard(model)
     optimizers = Optimizers(model, recipe)
-    identity = {"recipe": json.loads(json.dumps(recipe.to_dict())), "text": corpus.digest}
     start = _restore(folder / STATE, identity, model, optimizers, workers)
     last = recipe.steps if stop_at is None else min(stop_at, recipe.steps)
     with Signals(model) as signals, RunLog(folder, start, writes=workers.rank == 0) as log:
@@ -93,24 +99,39 @@ def _step(
     began = time.perf_counter()
     stage = recipe.at(step)
     set_conditions(model, stage.serving, recipe.rounds)
-    first, count = workers.rows(stage.rows)
-    name = f"train {recipe.seed} {step}"
-    batch = make_batch(corpus, stage.mix, count, stage.length, name, first).to(workers.device)
     with stored_weights(model, stage.serving and recipe.rounds):
-        seed = (recipe.seed * 2**16 + workers.rank) * 2**32 + step
-        losses = step_losses(model, signals, batch, stage, recipe, seed)
-        losses.total.backward()
+        losses, loads = _gradients(model, signals, recipe, corpus, workers, step)
     norm = clip_gradients(model, recipe.clip)
     line = {"step": step, "stage": stage.name, "rate": recipe.rate(step), "gradient_norm": norm}
-    line |= {name: float(workers.mean(value.detach())) for name, value in losses._asdict().items()}
+    line |= {name: float(workers.mean(value)) for name, value in losses._asdict().items()}
     if not math.isfinite(line["total"] + norm):
         raise FloatingPointError(f"step {step}: loss {line['total']}, gradient norm {norm}; the last checkpoint stands")
     optimizers.step(line["rate"])
-    for layer, routing in signals.routing.items():
-        gate = model.layers[layer].ffn.gate
-        load = workers.total(expert_load(routing.indices, len(gate.bias)))
-        update_bias(gate.bias, load, recipe.bias_speed)
+    for layer, load in loads.items():
+        update_bias(model.layers[layer].ffn.gate.bias, workers.total(load), recipe.bias_speed)
     return line | {"seconds": time.perf_counter() - began, "tokens": stage.rows * stage.length}
+
+
+def _gradients(
+    model: Model, signals: Signals, recipe: Recipe, corpus: Corpus, workers: Workers, step: int
+) -> tuple[Losses, dict[int, torch.Tensor]]:
+    """Leave this worker's gradients of a step in the model, pass by pass; its mean losses, and each layer's load."""
+    stage = recipe.at(step)
+    first, count = workers.rows(stage.rows)
+    each = max(1, PRESETS[recipe.preset].pass_tokens // stage.length)
+    found, loads = [], {}
+    for start in range(0, count, each):
+        rows = min(each, count - start)
+        name = f"train {recipe.seed} {step}"
+        batch = make_batch(corpus, stage.mix, rows, stage.length, name, first + start).to(workers.device)
+        seed = (recipe.seed * 2**16 + workers.rank) * 2**32 + start * 2**24 + step
+        losses = step_losses(model, signals, batch, stage, recipe, seed)
+        (losses.total * (rows / count)).backward()
+        found.append(torch.stack([value.detach() for value in losses]) * (rows / count))
+        for layer, routing in signals.routing.items():
+            load = expert_load(routing.indices, len(model.layers[layer].ffn.gate.bias))
+            loads[layer] = loads[layer] + load if layer in loads else load
+    return Losses(*torch.stack(found).sum(0)), loads
 
 
 def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
@@ -121,6 +142,16 @@ def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
     gathered = Model(recipe.config(), "cache")
     gathered.load_state_dict(whole)
     return gathered
+
+
+def _digest(weights: Mapping[str, torch.Tensor] | None) -> str | None:
+    if weights is None:
+        return None
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _save(path: Path, identity: dict, model: Model, optimizers: Optimizers, workers: Workers, step: int) -> None:
