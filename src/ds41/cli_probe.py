@@ -26,8 +26,10 @@ def add_probe_command(commands: argparse._SubParsersAction) -> None:
     probe.add_argument("probe", choices=tuple(_PROBES), metavar="PROBE", help=", ".join(_PROBES))
     probe.add_argument("--seeds", type=int, metavar="N", help="default: 100; for replay 8 prompts of each kind")
     probe.add_argument("--entries", type=int, metavar="N", help="of the selection's context (default: 65536)")
-    probe.add_argument("--rows", type=int, default=64, metavar="N", help="of the trained model's rows (default: 64)")
-    probe.add_argument("--full", action="store_true", help="selection over 1,048,576 entries; four times the rows")
+    probe.add_argument("--rows", type=int, default=16, metavar="N", help="of the trained model (default: 16)")
+    probe.add_argument(
+        "--full", action="store_true", help="selection at 1,048,576 entries too; four times the prompts, all heads"
+    )
     probe.add_argument("--model", metavar="FOLDER", help="checkpoint over bytes (default: the shipped nano)")
     probe.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     probe.set_defaults(run=lambda options: run_command(lambda: _probe(options)))

@@ -54,16 +54,17 @@ def test_needles_lie_outside_or_within_what_is_fed_again(seed):
     for place, request in outside.items():
         first, last = request.answer
         key, value = text_of(request.ids[first - 3 : first - 1]), text_of(request.ids[first:last])
-        assert text_of(request.ids[first - 4 : last + 2]) == b"?" + key + b"=" + value + b";\n"
-        line = b"\n@" + key + b"=" + value + b";\n"
+        assert text_of(request.ids[first - 4 : last + 1]) == b"?" + key + b"=" + value + b"\n"
+        assert value[1:2] == b"-"
+        line = b"\n@" + key + b"=" + value + b"\n"
         for drawn, low, high in ((request, -32 - 12, -32), (within[place], -32, 0)):
             begin = text_of(drawn.ids[1:]).index(line) + 2
-            assert begin % 2 == 0
+            assert begin % 2 == 1
             assert low <= begin + 8 - drawn.hit <= high
         assert within[place].hit == request.hit
         assert within[place].ids[first - 4 : last] == request.ids[first - 4 : last]
-        # The query is the first thing that is new; a blank brings it to an even position.
-        assert first - 4 == request.hit + request.hit % 2
+        # The query is the first thing that is new; a blank brings it to an odd position.
+        assert first - 4 == request.hit + 1 - request.hit % 2
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_needle_predictions_hold(query_rms):
     for row in needle_masses(setting, (-6.0, -2.0, 0.0, 2.0), seeds=24):
         assert row.noise.mean == pytest.approx(row.predicted_noise, rel=0.2)
         assert row.mass_noise.mean == pytest.approx(row.predicted_mass_noise, rel=0.3)
-        assert abs(row.shift.mean - row.predicted_shift) < 0.15 * row.predicted_noise
+        assert abs(row.shift.mean - row.predicted_shift) < 0.25 * row.predicted_noise
 
 
 def test_fp8_moves_a_needle_less_than_fp4_and_bf16_less_than_fp8():

@@ -1,4 +1,4 @@
-"""The variants: what each changes, and that it can be built, priced and branched off."""
+"""The variants: what each changes, and that it can be built, priced and begun from a model that has learnt."""
 
 from dataclasses import replace
 
@@ -8,12 +8,11 @@ from tiny_run import tiny_corpus, tiny_recipe
 
 from ds41 import Model, ModelConfig
 from ds41.ledger import Storage, bytes_per_token
-from ds41.training.ablations import ablation_recipe, branch, run_variant, variants
-from ds41.training.run_log import LOG, read_log
-from ds41.training.trainer import STATE, ResumeError, train
+from ds41.training.ablations import adaptation_recipe, adapted_weights, run_variant, twin_recipe, variants, window_only
+from ds41.training.trainer import STATE, ResumeError
 
 NANO, LONGEST = ModelConfig.nano(), 192
-VARIANTS = {variant.name: variant for variant in variants(NANO, LONGEST)}
+VARIANTS = {variant.name: variant for variant in (*variants(NANO, LONGEST), window_only(NANO))}
 # Two layers of ratio 2 and one of ratio 1 own entries of 32 + 4 and 16 + 1 bytes: 53 * (2 / 2 + 1) = 106. Without
 # sharing four layers of ratio 2 and five of ratio 1 do; unrounded, an entry has 2 * (64 + 32) bytes.
 BYTES = {
@@ -66,37 +65,59 @@ def test_each_variant_takes_one_thing_away():
     assert dense.candidate_source_layer_id == -1
 
 
-def test_only_what_acts_in_post_training_branches():
-    assert {name for name, variant in VARIANTS.items() if variant.branches} == {"no FP4", "no replay in training"}
+def test_settings_are_those_of_a_recipe():
     for variant in VARIANTS.values():
-        assert not (variant.branches and variant.overrides)
-        replace(ablation_recipe(50), **variant.settings)
+        replace(adaptation_recipe(8), **variant.settings)
 
 
-def test_the_recipe_ends_on_rows_with_far_needles():
-    recipe = ablation_recipe(50)
-    assert recipe.steps == 50
+@pytest.mark.parametrize("recipe", [adaptation_recipe(8), twin_recipe(50)], ids=["adaptation", "twin"])
+def test_recipes_end_on_served_rows_with_far_needles(recipe):
+    assert recipe.steps in (8, 50)
     assert recipe.stages[-1].serving
+    assert not recipe.stages[0].serving
     assert max(stage.length for stage in recipe.stages) == LONGEST > 32 + 2 * 32
 
 
-def test_a_branch_keeps_weights_and_step_and_changes_the_recipe(tmp_path):
-    recipe, corpus = tiny_recipe(steps=1), tiny_corpus()
-    train(recipe, corpus, tmp_path / "trunk", stop_at=1)
-    branch(tmp_path / "trunk", tmp_path / "own", replace(recipe, rounds=False))
-    trunk, own = (torch.load(tmp_path / name / STATE, weights_only=True) for name in ("trunk", "own"))
-    assert own["step"] == trunk["step"] == 1
-    assert all(torch.equal(own["model"][name], value) for name, value in trunk["model"].items())
-    assert (trunk["recipe"]["rounds"], own["recipe"]["rounds"]) == (True, False)
-    with pytest.raises(ResumeError, match="its recipe differs"):
-        train(recipe, corpus, tmp_path / "own")
-    train(replace(recipe, rounds=False), corpus, tmp_path / "own")
-    assert [line["step"] for line in read_log(tmp_path / "own" / LOG)] == [0, 1]
+def numbered_weights(config):
+    """Every tensor of a model with a number of its own."""
+    weights = Model(config).state_dict()
+    return {name: torch.full_like(value, number) for number, (name, value) in enumerate(weights.items())}
 
 
-def test_a_variant_of_post_training_shares_the_trunk(tmp_path):
-    recipe, steps = tiny_recipe(steps=1), []
-    for name in ("no FP4", "no replay in training"):
-        run_variant(VARIANTS[name], recipe, tiny_corpus(), tmp_path, lambda line: steps.append(line["stage"]))
-    assert steps == ["pre", "post", "post"]
-    assert {path.name for path in tmp_path.iterdir()} == {"trunk", "no-FP4", "no-replay-in-training"}
+@pytest.mark.parametrize("name", BYTES)
+def test_a_variant_begins_with_what_it_had_or_borrowed(name):
+    weights = numbered_weights(NANO)
+    config = config_of(VARIANTS[name])
+    begun = adapted_weights(weights, NANO, config)
+    Model(config).load_state_dict(begun)
+    for path, value in begun.items():
+        if path in weights:
+            assert value is weights[path]
+    if name == "no sharing":
+        for path, source in (
+            ("layers.2.attn.compressor.wgate.weight", 1),
+            ("layers.8.attn.compressor.norm.weight", 5),
+            ("layers.8.attn.indexer.keys.wk.weight", 5),
+            ("layers.8.attn.indexer.wq_b.weight", 7),
+            ("layers.7.attn.indexer.keys.k_norm.weight", 5),
+        ):
+            borrowed = path.replace(f"layers.{path.split('.')[1]}.", f"layers.{source}.", 1)
+            assert torch.equal(begun[path], weights[borrowed]), path
+
+
+def test_a_run_belongs_to_the_weights_that_it_began_with(tmp_path):
+    recipe, corpus, base = tiny_recipe(steps=1), tiny_corpus(), VARIANTS["base"]
+    start = Model(recipe.config()).state_dict()
+    run_variant(base, recipe, corpus, tmp_path, start)
+    assert (tmp_path / "base" / STATE).exists()
+    other = {name: value + 1 if name == "norm.weight" else value for name, value in start.items()}
+    with pytest.raises(ResumeError, match="its initial differs"):
+        run_variant(base, recipe, corpus, tmp_path, other)
+
+
+def test_a_run_begins_where_it_was_told_to(tmp_path):
+    recipe = replace(tiny_recipe(steps=1), matrix_rate=1e-12, other_rate=1e-12, weight_decay=0.0, bias_speed=0.0)
+    start = Model(recipe.config()).state_dict()
+    model = run_variant(VARIANTS["base"], recipe, tiny_corpus(), tmp_path, start)
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, start[name], atol=1e-6), name

@@ -35,7 +35,7 @@ def test_kinds_come_as_often_as_the_mix_says():
 def test_answers_are_the_places_of_the_answer_bytes():
     batch = make_batch(CORPUS, MIX, 30, 96, "s")
     rows, places = batch.answers()
-    expected = [(row, a.answer + i) for row, every in enumerate(batch.asked) for a in every for i in range(2)]
+    expected = [(row, place) for row, every in enumerate(batch.asked) for asked in every for place in asked.answers]
     assert list(zip(rows.tolist(), places.tolist(), strict=True)) == expected
     assert bool((batch.weights[rows, places] == 4).all())
     assert len(expected) > 10

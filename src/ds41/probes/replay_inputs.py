@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from ds41.probes.replay_distance import Request
 from ds41.tokenizer import FIRST_BYTE
 from ds41.training.corpus import Corpus, standard_library
-from ds41.training.tasks import BEGIN, LINE
+from ds41.training.tasks import BEGIN, LINE, VALUE, line_text
 
 Kind = Literal["code", "prose", "repeated", "needle outside", "needle within"]
 KINDS: dict[Kind, str] = {
@@ -132,15 +132,16 @@ def with_needle(
         needles
     ):
         raise ValueError(f"needles are {needles}; expected two bytes for each key and value, and different keys")
-    ids, begin, query = list(ids), (end - LINE) // 2 * 2, hit + hit % 2
+    # Lines begin at odd positions, as in training.
+    ids, begin, query = list(ids), end - LINE - (end - LINE + 1) % 2, hit + 1 - hit % 2
     if begin - LINE * (len(needles) - 1) < 2 or end > hit or query + LINE > len(ids):
         raise ValueError(
             f"{len(ids)} tokens and a hit of {hit} have no room for {len(needles)} needles up to {end} and a query"
         )
     begin -= LINE * (len(needles) - 1)
-    _write(ids, begin - 1, b"\n" + b"".join(f"@{key}={value};\n".encode() for key, value in needles))
-    _write(ids, hit - 1, b"\n" + b" " * (hit % 2) + f"?{needle[0]}={needle[1]};\n".encode())
-    return Request(tuple(ids), hit, (query + 4, query + 6))
+    _write(ids, begin - 1, b"\n" + b"".join(f"@{line_text(*one)}".encode() for one in needles))
+    _write(ids, hit - 1, b"\n" + b" " * (query - hit) + f"?{line_text(*needle)}".encode())
+    return Request(tuple(ids), hit, (query + VALUE[0], query + VALUE[1] + 1))
 
 
 def _text(kind: Kind, texts: Texts, generator: random.Random, shape: Shape) -> list[int]:

@@ -18,7 +18,7 @@ from ds41.probes.selection_trained import probe_trained
 from ds41.probes.trained_rows import needle_rows, questions
 from ds41.training.corpus import standard_library
 
-_ENTRIES, _FULL_ENTRIES = 65_536, 1_048_576
+_ENTRIES = 65_536
 _LENGTH, _LENGTHS = 384, (192, 384, 768)
 _MORE = 4
 
@@ -34,14 +34,14 @@ class TrainedFP4:
 
 
 def run_selection(model: Model, seeds: int | None, entries: int | None, rows: int, full: bool) -> dict[str, object]:
-    """Published sizes, keys of two laws; then a trained model."""
-    size = entries if entries is not None else _FULL_ENTRIES if full else _ENTRIES
-    count = 100 if seeds is None else seeds
-    contexts = min(count, 2 if full else 4)
-    found = {
-        law.name: probe_selection(ModelConfig.flash(), size, count, law, contexts) for law in (CLUSTERED, ISOTROPIC)
-    }
-    asked = needle_rows(model.config, standard_library("held-out"), _LENGTH, rows * (_MORE if full else 1))
+    """Published sizes, keys of two laws, in full also at the longest context; then a trained model."""
+    config, count = ModelConfig.flash(), 100 if seeds is None else seeds
+    size = _ENTRIES if entries is None else entries
+    found = {law.name: probe_selection(config, size, count, law, min(count, 4)) for law in (CLUSTERED, ISOTROPIC)}
+    if full:
+        most = config.max_position_embeddings
+        found["longest"] = probe_selection(config, most, count, CLUSTERED, contexts=1, pool_seeds=min(count, 25))
+    asked = needle_rows(model.config, standard_library("held-out"), _LENGTH, rows)
     return found | {"trained": probe_trained(model, asked)}
 
 

@@ -27,6 +27,7 @@ KINDS: dict[Kind, str] = {
 LINE = 8
 # Where a value's two bytes stand in a line.
 VALUE = (4, 6)
+_KEY = (1, 2)
 _ALPHABET = string.ascii_lowercase + string.digits
 _KEYS = len(_ALPHABET) ** 2
 _ANSWER_WEIGHT = 4.0
@@ -126,6 +127,11 @@ def make_row(
     return row.cut(length)
 
 
+def line_text(key: str, value: str) -> str:
+    """A needle or query without its mark: two characters of key, two of value."""
+    return f"{key}={value[0]}-{value[1]}\n"
+
+
 class _Needles:
     """The needles of a row: keys of their own, and where each was put."""
 
@@ -155,10 +161,10 @@ class _Needles:
         return self.generator.choice(list(self.values))
 
     def _line(self, mark: str, key: str, value: str, weight: float) -> None:
-        first, second = value
-        parts = ((mark, _FORM_WEIGHT), (key, 0.0), ("=", _FORM_WEIGHT), (first, weight))
-        for text, counts in (*parts, ("-", _FORM_WEIGHT), (second, weight), ("\n", _FORM_WEIGHT)):
-            self.row.add(text.encode(), counts)
+        text = (mark + line_text(key, value)).encode()
+        for place in range(LINE):
+            counts = weight if place in VALUE else 0.0 if place in _KEY else _FORM_WEIGHT
+            self.row.add(text[place : place + 1], counts)
 
     def _word(self) -> str:
         return "".join(self.generator.choices(_ALPHABET, k=2))
