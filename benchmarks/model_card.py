@@ -66,8 +66,7 @@ def curve(lines: list[dict]) -> dict[str, list]:
     found = {"step": [line["step"] for line in lines], "stage": [line["stage"] for line in lines]}
     for name in _CURVE:
         values = [line[name] for line in lines]
-        # A step without answers has no loss of them.
-        found[name] = [round(value, 4) if value == value else None for value in values]
+        found[name] = [None if value is None or value != value else round(value, 4) for value in values]
     return found
 
 

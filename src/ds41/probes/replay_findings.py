@@ -15,7 +15,8 @@ from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
 from ds41.probes.replay_summary import Sample, kinds_of, near_kl, per_seed, recalls
 
 Verdict = Literal["holds", "falsified", "undecided"]
-# What replay may cost a following token, in nats, and a needle's query, in answers; set before anything was measured.
+# What replay may cost a following token, in nats, and a needle's query, in answers. Set before any trained model was
+# measured.
 LOSS_TOLERANCE = 0.01
 RECALL_TOLERANCE = 0.05
 # A distance that should be none, as a share of that which replay makes where it leaves something out.

@@ -4,8 +4,8 @@ How the authors trained the indexer is not published. Here the teacher of a quer
 of every served layer gives to each entry, in a softmax over the whole window, all legal entries and the sink, summed
 and normalised over the entries; the loss is its cross-entropy with the softmax of the index scores. Teacher and
 inputs are detached: the language-model loss shapes the attention, the attention shapes the indexer. ``"selected"``
-restricts both to the entries that were selected, as DeepSeek-V3.2 does in its sparse phase (arXiv 2512.02556, section
-2.1): the alternative that this one is compared with.
+normalises both over the entries that were selected alone, which is the idea of DeepSeek-V3.2's sparse phase (arXiv
+2512.02556, section 2.1): the alternative that this one is compared with.
 """
 
 from __future__ import annotations

@@ -86,15 +86,22 @@ class Muon(Optimizer):
 def orthogonalize(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """The nearest matrices, roughly, whose singular values are all one: [n, rows, columns], rows <= columns.
 
-    Newton-Schulz iterations in the type of the matrices on a CPU, in bfloat16 on a GPU.
+    Newton-Schulz iterations in the type of the matrices on a CPU; on a GPU in bfloat16, or in float16 where the GPU
+    computes in no bfloat16. Either will do: all numbers lie between -2 and 2.
     """
     a, b, c = _QUINTIC
-    x = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
+    x = matrices.to(_working_type(matrices))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(_EPS)
     for _ in range(steps):
         gram = x @ x.transpose(-1, -2)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.to(matrices.dtype)
+
+
+def _working_type(matrices: torch.Tensor) -> torch.dtype:
+    if not matrices.is_cuda:
+        return matrices.dtype
+    return torch.bfloat16 if torch.cuda.get_device_capability(matrices.device) >= (8, 0) else torch.float16
 
 
 def _as_wide(matrix: torch.Tensor) -> torch.Tensor:

@@ -40,11 +40,13 @@ class RunLog:
     def write(self, line: dict) -> None:
         if self._file is None:
             return
-        self._file.write(json.dumps(line) + "\n")
+        # JSON has no NaN: a step without answers has no loss of them.
+        whole = {name: None if value != value else value for name, value in line.items()}
+        self._file.write(json.dumps(whole, allow_nan=False) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in line.items():
-                if isinstance(value, float):
+                if isinstance(value, float) and value == value:
                     self._board.add_scalar(name, value, line["step"])
 
 

@@ -171,6 +171,8 @@ def _restore(path: Path, identity: dict, model: Model, optimizers: Optimizers, w
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ResumeError(f"{path} cannot be read as a checkpoint: {error}") from error
+    if not isinstance(state, dict):
+        raise ResumeError(f"{path} holds a {type(state).__name__}; expected the state of a run")
     for name, expected in identity.items():
         if state.get(name) != expected:
             raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
