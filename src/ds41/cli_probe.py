@@ -31,6 +31,11 @@ def add_probe_command(commands: argparse._SubParsersAction) -> None:
         "--full", action="store_true", help="selection at 1,048,576 entries too; four times the prompts, all heads"
     )
     probe.add_argument("--model", metavar="FOLDER", help="checkpoint over bytes (default: the shipped nano)")
+    probe.add_argument(
+        "--beside",
+        metavar="FOLDER",
+        help="a second checkpoint, trained without replay or without FP4: what that changes",
+    )
     probe.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     probe.set_defaults(run=lambda options: run_command(lambda: _probe(options)))
 
@@ -41,7 +46,7 @@ def _probe(options: argparse.Namespace) -> int:
 
     from ds41 import environment
     from ds41.checkpoint import load_checkpoint
-    from ds41.probes.suite import PROBES
+    from ds41.probes.suite import PROBES, Size
     from ds41.trained import trained_folder
 
     for name in ("seeds", "entries", "rows"):
@@ -50,10 +55,14 @@ def _probe(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is {value}; expected 1 or more")
     # Probes count on exact repetition and on the definition of each operation.
     found = environment.prepare("cpu")
-    model = load_checkpoint(trained_folder() if options.model is None else options.model, "cache", torch.float32)
-    reports = PROBES[options.probe](
-        model.requires_grad_(False), options.seeds, options.entries, options.rows, options.full
+    if options.beside is not None and options.probe == "selection":
+        raise ValueError(f"--beside is {options.beside!r}; the probe selection compares no models, replay and fp4 do")
+    folders = (trained_folder() if options.model is None else options.model, options.beside)
+    model, beside = (
+        None if one is None else load_checkpoint(one, "cache", torch.float32).requires_grad_(False) for one in folders
     )
+    size = Size(options.seeds, options.entries, options.rows, options.full)
+    reports = PROBES[options.probe](model, size, beside)
     if options.json:
         print(json.dumps({"environment": found.report(), **{name: asdict(one) for name, one in reports.items()}}))
         return 0
