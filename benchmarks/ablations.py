@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from ds41 import environment
+from ds41.model import Model
 from ds41.training.ablations import (
     Result,
     Variant,
@@ -27,11 +28,13 @@ from ds41.training.ablations import (
     measure,
     run_variant,
     start_weights,
+    twin_difference,
     twin_recipe,
     variants,
     window_only,
 )
 from ds41.training.corpus import standard_library
+from ds41.training.recipe import Recipe
 
 MEASURED = Path(__file__).parents[1] / "src" / "ds41" / "data" / "measured" / "ablations.json"
 
@@ -69,18 +72,26 @@ def main() -> int:
         "twin_results": [],
     }
 
-    def run(variant: Variant, recipe, folder: Path, kept: list, begin) -> None:
+    def run(variant: Variant, recipe: Recipe, folder: Path, kept: list, begin: dict | None) -> Model:
         model = run_variant(variant, recipe, train_text, folder, begin)
         result = measure(variant, model, recipe, held_out, options.rows)
         kept.append(asdict(result))
         print(line(result), flush=True)
+        return model
 
     for variant in every:
         if variant.name in wanted:
             run(variant, adapted, options.folder / "adapted", made["results"], start)
     if not options.only:
-        for variant in (every[0], window_only(config)):
+        twins = [
             run(variant, grown, options.folder / "twins", made["twin_results"], None)
+            for variant in (every[0], window_only(config))
+        ]
+        made["twin_differences"] = {
+            kind: asdict(twin_difference(*twins, grown, held_out, kind, options.rows))
+            for kind in ("source", "planted", "stream", "recall")
+        }
+        print({kind: round(one["mean"], 3) for kind, one in made["twin_differences"].items()})
     if options.write:
         MEASURED.parent.mkdir(parents=True, exist_ok=True)
         MEASURED.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
@@ -89,8 +100,9 @@ def main() -> int:
 
 def line(result: Result) -> str:
     return (
-        f"{result.variant:28} {result.bytes_per_token:7g} B/token  text {result.text.text()}  answers "
-        f"{result.answers.text()}  answer loss {result.answer_loss:.3f}  bounded {result.bounded.text(4)}"
+        f"{result.variant:28} {result.bytes_per_token:7g} B/token  text {result.text.text()}  "
+        f"planted {result.planted.mean:.3f}  answers {result.answers.text()}  "
+        f"answer loss {result.answer_loss:.3f}  bounded {result.bounded.text(4)}"
     )
 
 

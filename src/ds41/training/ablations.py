@@ -19,11 +19,12 @@ import torch
 from ds41.config import ModelConfig
 from ds41.ledger import Storage, bytes_per_token
 from ds41.model import Model
-from ds41.probes.estimates import Estimate
+from ds41.probes.estimates import Estimate, estimate_mean
 from ds41.training.corpus import Corpus
-from ds41.training.evaluation import far_enough, retrieval, tail_losses, text_loss
+from ds41.training.evaluation import far_enough, retrieval, row_losses, tail_losses, text_loss
 from ds41.training.recipe import Recipe, Stage, later_mix, preset_recipe
 from ds41.training.serving_conditions import stored_weights
+from ds41.training.tasks import Kind
 from ds41.training.trainer import STATE, Progress, train
 
 # The nano run's step that variants begin from, and what they are adapted on: rows whose needles lie behind window and
@@ -48,15 +49,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. bytes_per_token: of global KV. text: nats a byte on held-out source. answers: share with
-    both bytes right, far back. answer_loss: nats a byte of them. bounded: loss of the tokens after a bounded prefill
-    less that after a full one."""
+    """One row of the table. bytes_per_token: of global KV. text, planted: nats a byte on held-out source, and on such
+    rows with needles and queries in them. answers: share with both bytes right, far back. answer_loss: nats a byte of
+    them. bounded: loss of the tokens after a bounded prefill less that after a full one."""
 
     variant: str
     bytes_per_token: float
     parameters: int
     steps: int
     text: Estimate
+    planted: Estimate
     answers: Estimate
     answer_loss: float
     bounded: Estimate
@@ -168,10 +170,22 @@ def measure(variant: Variant, model: Model, recipe: Recipe, corpus: Corpus, rows
             sum(parameter.numel() for parameter in model.parameters()),
             recipe.steps,
             text_loss(served, corpus, length, rows),
+            text_loss(served, corpus, length, rows, kind="planted"),
             found.answers_right,
             found.loss,
             tail_losses(served, corpus, length, rows),
         )
+
+
+def twin_difference(
+    first: Model, second: Model, recipe: Recipe, corpus: Corpus, kind: Kind, rows: int = 200
+) -> Estimate:
+    """Nats a byte by which the second model's loss lies above the first's, on the same held-out rows."""
+    length, found = recipe.stages[-1].length, []
+    for model in (first, second):
+        with stored_weights(model):
+            found.append(row_losses(model, corpus, length, rows, kind=kind))
+    return estimate_mean([b - a for a, b in zip(*found, strict=True)])
 
 
 def _unrounded(model: Model) -> Model:

@@ -40,17 +40,24 @@ class Retrieval:
     queries: int
 
 
-@torch.no_grad()
 def text_loss(
     model: Model, corpus: Corpus, length: int, rows: int, seed: str = "held-out", kind: Kind = "source"
 ) -> Estimate:
-    """Nats a token over rows of one kind, tokens of weight zero left out; one sample a row."""
+    """Nats a token over rows of one kind, random bytes left out; one sample a row."""
+    return estimate_mean(row_losses(model, corpus, length, rows, seed, kind))
+
+
+@torch.no_grad()
+def row_losses(
+    model: Model, corpus: Corpus, length: int, rows: int, seed: str = "held-out", kind: Kind = "source"
+) -> list[float]:
+    """The same by row, so that two models can be compared row by row."""
     found = []
     for batch in _batches(corpus, kind, length, rows, seed):
         losses = token_losses(model(batch.ids.to(model.device)), batch.ids.to(model.device)).cpu()
         weights = (batch.weights[:, 1:] > 0).to(losses.dtype)
         found += ((losses * weights).sum(1) / weights.sum(1)).tolist()
-    return estimate_mean(found)
+    return found
 
 
 @torch.no_grad()
