@@ -118,6 +118,12 @@ def entries_touched(first, tokens, ratio=2, last=1):
     return (first + tokens - last) // ratio - first // ratio + 1
 
 
+def missed_16(score, edge, deviation, sign=1, noisy=True):
+    """How often an entry ends below the edge; flags are mistakes."""
+    below = (1 + math.erf(sign * (edge - score) / deviation / math.sqrt(2))) / 2
+    return below if noisy else float(score < edge)
+
+
 V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
@@ -134,6 +140,11 @@ RIGHT = {
     "03.3": [closed_groups],
     "03.4": [4 * 16_384 / (3 * 2**19 + 2**20 + 4 * 16_384), 0.02439],
     "03.5": [selected],
+    "16.1": [3, 3.0],
+    "16.2": [missed_16],
+    "16.3": [381],
+    "16.4": [24, 6 / 0.25],
+    "16.5": [1 - 0.95**5, 0.226],
     "15.1": [2 * math.log(36), 7.167],
     "15.2": [20 * 356 + 18 * 178, 10_324.0],
     "15.3": [0.55],
@@ -368,6 +379,27 @@ WRONG = [
     ("12.5", lambda first, second: (first[0] + second[0], 1.0, 1.0), "has the maximum 4"),
     ("12.5", lambda first, second: combined(first, second, fades=False), "relative to different maxima"),
     ("12.5", lambda first, second: (*combined(first, second)[:2], first[2] + second[2]), "which weights"),
+    ("16.1", 4, "selects for itself"),
+    ("16.1", 15, "all Reuse layers of the decoder"),
+    ("16.1", 12, "a Reindex layer selected"),
+    ("16.1", 5, "index_source"),
+    ("16.2", 0.5, "Give the function itself"),
+    ("16.2", lambda *given: missed_16(*given, sign=-1), "how often the entry is selected"),
+    ("16.2", lambda *given: missed_16(*given, noisy=False), "without noise"),
+    ("16.2", lambda score, edge, deviation: missed_16(score, edge, deviation**2), "how many deviations"),
+    ("16.3", 380, "one fewer"),
+    ("16.3", 300, "rule of three"),
+    ("16.3", 100, "expect one miss"),
+    ("16.3", 50, "estimate_share(0, n).high"),
+    ("16.4", 1 / 24, "Turn it round"),
+    ("16.4", 12, "kept as it is"),
+    ("16.4", 6, "one of the eight"),
+    ("16.4", 448, "What is rounded to zero"),
+    ("16.5", 0.05, "one of them"),
+    ("16.5", 0.25, "widens its intervals"),
+    ("16.5", 0.95**5, "none errs"),
+    ("16.5", 22.6, "not in per cent"),
+    ("16.5", 0.5, "all of them are right"),
     ("15.1", math.log(36), "An answer has two"),
     ("15.1", 2 * math.log2(36), "bits"),
     ("15.1", 2 * math.log(26), "26 letters and 10 digits"),

@@ -20,7 +20,8 @@ FLOORS = (
     "block decoder_tail model checkpoint flops trained",
     "generation replay dspark vision",
     "serving training probes",
-    "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe chat chat_turn cli_tables conversation exercises __main__",
+    "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
+    "chat chat_turn cli_tables conversation exercises __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}
 

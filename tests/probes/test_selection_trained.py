@@ -11,7 +11,7 @@ from ds41 import ModelConfig
 from ds41.attention import SequenceMemory
 from ds41.probes.forced_selection import Force, forced_selection
 from ds41.probes.needle_rows import NeedleRows, readers
-from ds41.probes.selection_trained import decoder_changes, layer_sets, probe_trained
+from ds41.probes.selection_trained import layer_sets, probe_trained, wrong_picks
 
 CONFIG = tiny_model.CONFIG
 LENGTH = 96
@@ -196,7 +196,7 @@ def test_who_reads_the_full_layers_pick():
 
 
 def test_changes_of_the_published_decoder():
-    changes = dict(decoder_changes(ModelConfig.flash()))
+    changes = dict(wrong_picks(ModelConfig.flash()))
     assert changes["out at its Reuse layers alone"].hidden == {21, 22, 23}
     assert changes["out at the Reindex layers and theirs"].hidden == set(range(24, 40))
     assert changes["out in the whole decoder"].hidden == set(range(20, 40))
@@ -222,7 +222,7 @@ def test_outcomes_are_those_of_forced_passes(model, report):
     line = torch.arange(5)[:, None]
     wanted = rows.ids.gather(1, rows.answers)
     for name in ("as it is", "out at the Full layer alone", "in everywhere"):
-        logits, _, _ = run(model, rows, dict(decoder_changes(CONFIG))[name])
+        logits, _, _ = run(model, rows, dict(wrong_picks(CONFIG))[name])
         expected = logits[line, rows.asking].softmax(-1).gather(2, wanted[..., None]).squeeze(2).prod(1)
         assert by_name[name].probability.mean == pytest.approx(float(expected.mean()), rel=1e-4)
     assert by_name["as it is"].change.mean == 0

@@ -162,7 +162,7 @@ def probe_trained(
     selecting = c.index_source_layer_ids
     plain = _ask(model, rows, Force(), batch)
     outcomes = []
-    for name, force in decoder_changes(c):
+    for name, force in wrong_picks(c):
         answers = plain if force == Force() else _ask(model, rows, force, batch)
         outcomes.append(
             Outcome(
@@ -188,7 +188,7 @@ def probe_trained(
     )
 
 
-def decoder_changes(config: ModelConfig) -> list[tuple[str, Force]]:
+def wrong_picks(config: ModelConfig) -> list[tuple[str, Force]]:
     """The wrong picks that are compared, by name; those that a configuration has no layers for are left out."""
     start = config.decoder_start
     full = frozenset(readers(config, start))
@@ -214,6 +214,14 @@ def decoder_changes(config: ModelConfig) -> list[tuple[str, Force]]:
         ]
     if encoder:
         changes += [("out in the encoder", Force(encoder)), ("out everywhere", Force(reading))]
+    for source in (plan.index for plan in config.layers if plan.owns_selection and plan.index in encoder):
+        followers = frozenset(readers(config, source)) - {source}
+        changes.append((f"out at layer {source} alone", Force(frozenset({source}))))
+        if followers:
+            changes += [
+                (f"out at the Reuse layers of layer {source} alone", Force(followers)),
+                (f"out at layer {source} and its Reuse layers", Force(followers | {source})),
+            ]
     return [*changes, ("in everywhere", Force(shown=reading))]
 
 
