@@ -407,7 +407,7 @@ WRONG = [
     ("15.2", 38 * 356, "gives up the ratio"),
     ("15.2", 38 * 288, "one for every two tokens"),
     ("15.3", 0.5, "does not fall to zero"),
-    ("15.3", 0.1, "from 1 to a tenth"),
+    ("15.3", 0.1, "to a tenth of it"),
     ("15.4", 4, "the function itself"),
     ("15.4", lambda first, tokens: tokens / 2, "tokens 2e and 2e + 1"),
     ("15.4", lambda first, tokens: entries_touched(first, tokens, last=0), "tokens 2e and 2e + 1"),

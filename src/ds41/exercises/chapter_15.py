@@ -46,7 +46,7 @@ def rate_half_way_down(answer: object) -> str | None:
         return None
     if close(answer, 0.5):
         return "The cosine does not fall to zero."
-    return "It falls from 1 to a tenth."
+    return "It falls from the full rate to a tenth of it."
 
 
 @exercise("15.4")
