@@ -20,11 +20,13 @@ from pathlib import Path
 import torch
 
 from ds41 import environment
+from ds41.checkpoint import save_checkpoint
 from ds41.model import Model
 from ds41.training.ablations import (
     Result,
     Variant,
     adaptation_recipe,
+    folder_name,
     measure,
     run_variant,
     start_weights,
@@ -60,6 +62,8 @@ def main() -> int:
     unknown = sorted(set(wanted) - {one.name for one in every})
     if unknown:
         parser.error(f"--only names {', '.join(unknown)}; expected some of {', '.join(one.name for one in every)}")
+    if options.write and options.only:
+        parser.error("--write keeps the whole table; it does not go with --only")
     start = start_weights(train_text, options.folder / "start", options.seed)
     made = {
         "environment": found.report(),
@@ -77,6 +81,8 @@ def main() -> int:
         result = measure(variant, model, recipe, held_out, options.rows)
         kept.append(asdict(result))
         print(line(result), flush=True)
+        # For `ds41 probe --model`.
+        save_checkpoint(model, folder / folder_name(variant) / "model", overwrite=True)
         return model
 
     for variant in every:

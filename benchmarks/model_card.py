@@ -48,6 +48,7 @@ def main() -> int:
         "recipe": recipe,
         "train_sha256": state["text"],
         "held_out_sha256": corpus.digest,
+        "command": f"benchmarks/model_card.py --rows {options.rows} --longer {' '.join(map(str, options.longer))}",
         "stored_bytes": sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         "training_seconds": round(sum(line["seconds"] for line in lines)),
         "training_tokens": sum(line["tokens"] for line in lines),
@@ -103,7 +104,8 @@ Intervals are 95 %.
 |---|---|---|
 {table}
 
-Printed by `ds41 evaluate`. The curve of the run is in `log.json`, everything else in `card.json`.
+By `{made["command"]}`; `ds41 evaluate` prints the same table. The curve of the run is in `log.json`, everything else in
+`card.json`.
 """
 
 

@@ -20,7 +20,12 @@ def add_evaluate_command(commands: argparse._SubParsersAction) -> None:
     )
     evaluate.add_argument("--length", type=int, default=384, metavar="T", help="training length (default: 384)")
     evaluate.add_argument(
-        "--longer", type=int, nargs="*", default=[512, 768, 1024], metavar="T", help="further lengths (512 768 1024)"
+        "--longer",
+        type=int,
+        nargs="*",
+        default=[512, 768, 1024],
+        metavar="T",
+        help="further lengths, perhaps none (512 768 1024)",
     )
     evaluate.add_argument("--rows", type=int, default=200, metavar="N", help="of each measurement (default: 200)")
     evaluate.add_argument("--quantization", choices=("none", "cache", "full"), default="cache", help="default: cache")
@@ -35,14 +40,13 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     # Imported here: --help and errors of usage should not wait for torch.
-    from dataclasses import asdict
-
     import torch
     from rich.console import Console
 
     from ds41 import environment
     from ds41.checkpoint import load_checkpoint
     from ds41.cli_tables import Column, Sheet
+    from ds41.probes.estimates import plain_values
     from ds41.trained import trained_folder
     from ds41.training.card import card_rows, measure_card
     from ds41.training.corpus import standard_library
@@ -55,7 +59,11 @@ def _measure(options: argparse.Namespace) -> int:
     corpus = standard_library("held-out")
     card = measure_card(model, corpus, options.length, options.longer, options.rows)
     if options.json:
-        print(json.dumps({"environment": found.report(), "held_out_sha256": corpus.digest, **asdict(card)}, indent=1))
+        print(
+            json.dumps(
+                {"environment": found.report(), "held_out_sha256": corpus.digest, **plain_values(card)}, indent=1
+            )
+        )
         return 0
     columns = (Column("measured", prose=True), Column("result"), Column("on", optional=1))
     Sheet(found.report(), columns, card_rows(card)).render(Console())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from ds41.cli_model import run_command
 
@@ -46,6 +46,7 @@ def _probe(options: argparse.Namespace) -> int:
 
     from ds41 import environment
     from ds41.checkpoint import load_checkpoint
+    from ds41.probes.estimates import plain_values
     from ds41.probes.suite import PROBES, Size
     from ds41.trained import trained_folder
 
@@ -64,7 +65,7 @@ def _probe(options: argparse.Namespace) -> int:
     size = Size(options.seeds, options.entries, options.rows, options.full)
     reports = PROBES[options.probe](model, size, beside)
     if options.json:
-        print(json.dumps({"environment": found.report(), **{name: asdict(one) for name, one in reports.items()}}))
+        print(json.dumps({"environment": found.report(), **{name: plain_values(one) for name, one in reports.items()}}))
         return 0
     print(found.report())
     for name, report in reports.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist, fmean, stdev
 
 
@@ -58,6 +58,19 @@ def estimate_share(hits: int, trials: int, confidence: float = 0.95) -> Estimate
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
     return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), trials)
+
+
+def plain_values(record: object) -> dict:
+    """A dataclass as JSON takes it: bounds that are not finite become None."""
+    return _finite(asdict(record))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _quantile(confidence: float) -> float:

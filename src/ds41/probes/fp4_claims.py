@@ -28,6 +28,8 @@ _ZERO_BELOW = 1 / 24
 # Share of answers that a model must find without rounding to say something, and the net share that it may lose.
 _ABLE = 0.5
 _NET_LOSS = 0.05
+# Nats a token below which an added loss counts as none.
+_SMALL_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -129,17 +131,19 @@ def _answers_as_fp8(by_length: dict[int, dict[str, FormatRow]], able: list[dict[
     if not able:
         reached = ", ".join(f"{one[NOT_ROUNDED].accuracy.text()} at {length}" for length, one in by_length.items())
         found = [f"no length at which the model finds half of the answers ({reached})"]
-    holds = all(
-        one["FP4"].penalty.low <= one["FP8"].penalty.high
-        and one["FP4"].lost - one["FP4"].gained <= _NET_LOSS * one["FP4"].answers
+    falsified = any(
+        one["FP4"].penalty.low > one["FP8"].penalty.high
+        or one["FP4"].lost - one["FP4"].gained > _NET_LOSS * one["FP4"].answers
         for one in able
     )
+    # Few rows make wide intervals, which nothing can falsify: those decide nothing.
+    decided = falsified or all(one["FP4"].penalty.high <= _SMALL_LOSS for one in able)
     return Claim(
         "FP4 main KV answers as FP8 does, at equal selection",
         "at a length the loss that FP4 adds lies above that of FP8, interval against interval, or more than a "
         "twentieth of the answers go, net",
         "; ".join(found),
-        holds if able else None,
+        not falsified if able and decided else None,
     )
 
 

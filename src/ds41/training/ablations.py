@@ -153,8 +153,11 @@ def run_variant(
     """Train a variant in ``folder / name``, from ``start`` or from nothing; a stopped run goes on."""
     changed = replace(recipe, overrides={**recipe.overrides, **variant.overrides}, **variant.settings)
     initial = None if start is None else adapted_weights(start, recipe.config(), changed.config())
-    own = folder / variant.name.replace(" ", "-").replace("=", "is")
-    return train(changed, corpus, own, progress=progress, initial=initial)
+    return train(changed, corpus, folder / folder_name(variant), progress=progress, initial=initial)
+
+
+def folder_name(variant: Variant) -> str:
+    return variant.name.replace(" ", "-").replace("=", "is")
 
 
 def measure(variant: Variant, model: Model, recipe: Recipe, corpus: Corpus, rows: int = 200) -> Result:

@@ -11,6 +11,7 @@ from ds41.model import Model
 from ds41.probes.estimates import Estimate
 from ds41.training.corpus import Corpus
 from ds41.training.evaluation import Retrieval, far_enough, retrieval, selected_mass, tail_losses, text_loss
+from ds41.training.tasks import LINE
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,13 @@ def measure_card(model: Model, corpus: Corpus, length: int, longer: Sequence[int
     Raises:
         ValueError: rows of ``length`` have no room for more than top-k needles between needle and query.
     """
-    lengths = (length, *longer)
-    config = model.config
+    lengths, config = (length, *longer), model.config
+    least = far_enough(config) + 4 * LINE
+    for one in lengths:
+        if not least <= one <= config.max_position_embeddings:
+            raise ValueError(f"a length is {one}; expected {least} to {config.max_position_embeddings}")
+    if rows < 1:
+        raise ValueError(f"rows is {rows}; expected 1 or more")
     return Card(
         sum(parameter.numel() for parameter in model.parameters()),
         float(bytes_per_token(config)),

@@ -79,13 +79,16 @@ def standard_library(split: Split, folder: str | Path | None = None) -> Corpus:
     if split not in get_args(Split):
         raise ValueError(f"split is {split!r}; expected one of {', '.join(map(repr, get_args(Split)))}")
     root = Path(sysconfig.get_path("stdlib") if folder is None else folder)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder; expected one with Python files")
     files = {}
     for place, folders, found in os.walk(root):
         # Not entered at all: site-packages may hold a hundred thousand files.
         folders[:] = [name for name in folders if name not in _SKIPPED]
         for path in (Path(place, name) for name in found if name.endswith(".py")):
             name = path.relative_to(root).as_posix()
-            if is_held_out(name) == (split == "held-out"):
+            # A link may lead nowhere.
+            if path.is_file() and is_held_out(name) == (split == "held-out"):
                 files[name] = path.read_bytes()
     if not files:
         raise ValueError(f"{root} has no Python files of the split {split!r}; expected those of a standard library")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +23,9 @@ class RunLog:
             return
         path = folder / LOG
         kept = [line for line in read_log(path) if line["step"] < start] if path.exists() else []
-        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        os.replace(partial, path)
         self._file = path.open("a", encoding="utf-8")
         self._board = _board(folder / "tensorboard", start)
 

@@ -103,7 +103,7 @@ def _step(
         losses, loads = _gradients(model, signals, recipe, corpus, workers, step)
     norm = clip_gradients(model, recipe.clip)
     line = {"step": step, "stage": stage.name, "rate": recipe.rate(step), "gradient_norm": norm}
-    line |= {name: float(workers.mean(value)) for name, value in losses._asdict().items()}
+    line |= {name: float(value) for name, value in losses._asdict().items()}
     if not math.isfinite(line["total"] + norm):
         raise FloatingPointError(f"step {step}: loss {line['total']}, gradient norm {norm}; the last checkpoint stands")
     optimizers.step(line["rate"])
@@ -115,11 +115,12 @@ def _step(
 def _gradients(
     model: Model, signals: Signals, recipe: Recipe, corpus: Corpus, workers: Workers, step: int
 ) -> tuple[Losses, dict[int, torch.Tensor]]:
-    """Leave this worker's gradients of a step in the model, pass by pass; its mean losses, and each layer's load."""
+    """Leave this worker's gradients of a step in the model, pass by pass; the mean losses of all
+    workers, each a mean over its passes, and each layer's load here."""
     stage = recipe.at(step)
     first, count = workers.rows(stage.rows)
     each = max(1, PRESETS[recipe.preset].pass_tokens // stage.length)
-    found, loads = [], {}
+    found, answers, loads = [], [], {}
     for start in range(0, count, each):
         rows = min(each, count - start)
         name = f"train {recipe.seed} {step}"
@@ -127,11 +128,15 @@ def _gradients(
         seed = (recipe.seed * 2**16 + workers.rank) * 2**32 + start * 2**24 + step
         losses = step_losses(model, signals, batch, stage, recipe, seed)
         (losses.total * (rows / count)).backward()
-        found.append(torch.stack([value.detach() for value in losses]) * (rows / count))
+        answered = sum(len(row) for row in batch.asked)
+        # A pass without answers has no loss of them.
+        answers.append((float(losses.answers) * answered if answered else 0.0, answered))
+        found.append(torch.stack([value.detach() for value in losses[:-1]]) * (rows / count))
         for layer, routing in signals.routing.items():
             load = expert_load(routing.indices, len(model.layers[layer].ffn.gate.bias))
             loads[layer] = loads[layer] + load if layer in loads else load
-    return Losses(*torch.stack(found).sum(0)), loads
+    told = workers.total(torch.tensor(answers, dtype=torch.float64, device=workers.device).sum(0))
+    return Losses(*workers.mean(torch.stack(found).sum(0)), told[0] / told[1]), loads
 
 
 def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
@@ -142,6 +147,13 @@ def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
     gathered = Model(recipe.config(), "cache")
     gathered.load_state_dict(whole)
     return gathered
+
+
+def _differing(found: object, expected: object) -> str:
+    """Which settings of two recipes differ."""
+    if not (isinstance(found, dict) and isinstance(expected, dict)):
+        return ""
+    return f" in {', '.join(sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)))}"
 
 
 def _digest(weights: Mapping[str, torch.Tensor] | None) -> str | None:
@@ -170,11 +182,14 @@ def _restore(path: Path, identity: dict, model: Model, optimizers: Optimizers, w
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ResumeError(f"{path} cannot be read as a checkpoint: {error}") from error
+        raise ResumeError(f"{path} cannot be read as a checkpoint ({type(error).__name__})") from error
     if not isinstance(state, dict):
         raise ResumeError(f"{path} holds a {type(state).__name__}; expected the state of a run")
     for name, expected in identity.items():
         if state.get(name) != expected:
-            raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
+            raise ResumeError(
+                f"{path} belongs to another run: its {name} differs{_differing(state.get(name), expected)}; "
+                "train into another folder"
+            )
     workers.restore(model, optimizers.each, state["model"], state["optimizers"])
     return state["step"]
