@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from ds41 import environment
 from ds41.checkpoint import load_checkpoint
+from ds41.probes.estimates import plain_values
 from ds41.training.card import card_rows, measure_card
 from ds41.training.corpus import standard_library
 from ds41.training.run_log import LOG, read_log
@@ -52,7 +52,7 @@ def main() -> int:
         "stored_bytes": sum(path.stat().st_size for path in folder.glob("*.safetensors")),
         "training_seconds": round(sum(line["seconds"] for line in lines)),
         "training_tokens": sum(line["tokens"] for line in lines),
-        "card": asdict(card),
+        "card": plain_values(card),
         "rows": card_rows(card),
     }
     (folder / "card.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

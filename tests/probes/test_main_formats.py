@@ -192,13 +192,15 @@ def test_claims_of_a_trained_model_follow_its_rows():
     def decided(*lengths):
         return [claim.holds for claim in trained_claims([row for rows in lengths for row in rows])]
 
-    short, long = made_rows(64, (0, 0.02), (0, 0.01)), made_rows(256, (-0.01, 0.02), (-0.01, 0.01))
+    short, long = made_rows(64, (0, 0.008), (0, 0.004)), made_rows(256, (-0.01, 0.008), (-0.01, 0.01))
     assert decided(long, short) == [True, True]
     assert decided(short) == [True, None]
     assert decided(short, made_rows(256, (0.05, 0.07), (-0.01, 0.01))) == [False, False]
-    assert decided(short, made_rows(256, (0, 0.02), (0, 0.01), lost=2)) == [False, True]
+    assert decided(short, made_rows(256, (0, 0.008), (0, 0.004), lost=2)) == [False, True]
+    # Wide intervals falsify nothing, and show nothing.
+    assert decided(short, made_rows(256, (-0.2, 0.2), (-0.2, 0.2))) == [None, True]
     # Where the model finds little without rounding, its losses say nothing.
     assert decided(short, made_rows(256, (0.05, 0.07), (-0.01, 0.01), accuracy=0.4)) == [True, None]
-    assert decided(made_rows(64, (0, 0.02), (0, 0.01), accuracy=0.1)) == [None, None]
+    assert decided(made_rows(64, (0, 0.008), (0, 0.004), accuracy=0.1)) == [None, None]
     with pytest.raises(ValueError, match="length 64 has no row of FP8; it has not rounded, FP4"):
         trained_claims(short[:2])

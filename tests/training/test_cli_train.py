@@ -32,7 +32,7 @@ def text(tmp_path):
         (["--set", "seed=3"], "--set is 'seed=3'; expected NAME=VALUE with one of aligned, alignment"),
         (["--set", "stages=1"], "--set is 'stages=1'"),
         (["--set", "clip"], "--set is 'clip'"),
-        (["--text", "missing"], "missing has no Python files"),
+        (["--text", "missing"], "missing is not a folder"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, options, told):
