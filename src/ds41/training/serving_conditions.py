@@ -65,8 +65,7 @@ def stored_weights(model: Model, apply: bool = True) -> Iterator[None]:
             full[name] = parameter.clone()
             # In place: sharded parameters are gathered from where they lie.
             parameter.copy_(_like(rounded, parameter))
-        with torch.enable_grad():
-            yield
+        yield
     finally:
         for name, values in full.items():
             parameters[name].copy_(values)
