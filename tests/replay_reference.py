@@ -41,4 +41,4 @@ def replayed_logits(model, ids: torch.Tensor, hit: int, start: int) -> torch.Ten
     after = token_rows(ids[start:], 1, model.config, model.device)
     step = after.step([start])
     memory = PrefixMemory(model.config, step, rounds, prefix, hit)
-    return model._logits(model._run(model._enter(after, step, history)[0], memory), slice(None))
+    return model.logits(model._run(model._enter(after, step, history)[0], memory))

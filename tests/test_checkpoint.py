@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 from importlib import resources
 
 import golden_io
@@ -15,19 +16,19 @@ from small_configs import plans
 
 from ds41 import ModelConfig, weights
 from ds41.checkpoint import (
+    PARTS,
     CheckpointError,
     TensorInfo,
     inspect_checkpoint,
     inventory,
     load_checkpoint,
     memory,
-    missing_parts,
     pieces,
     save_checkpoint,
 )
 from ds41.checkpoint.inventory import weights as all_weights
 from ds41.checkpoint.memory import available_bytes, model_bytes
-from ds41.checkpoint.names import model_weights
+from ds41.checkpoint.names import module_weights
 from ds41.config_files import config_to_json
 from ds41.engram.prefetch import PrefetchingTable
 from ds41.linear import Linear
@@ -64,11 +65,10 @@ def assert_same_weights(model: Model, other: Model) -> None:
 
 def test_the_inventory_of_the_published_model_has_its_96085_tensors():
     config = ModelConfig.flash()
-    tensors, missing = inventory(config), missing_parts(config)
-    assert len(tensors) == 93_418
-    assert {part: len(names) for part, names in missing.items()} == {"drafter": 2_401, "vision": 266}
-    names = {*tensors, *missing["drafter"], *missing["vision"]}
-    assert len(names) == 96_085
+    tensors = inventory(config)
+    assert {part: len(inventory(config, part)) for part in PARTS} == {"model": 93_418, "drafter": 2_401, "vision": 266}
+    assert len(tensors) == 96_085
+    assert sum(math.prod(weight.shape) for weight in all_weights(config)) == 763_205_315_794
     assert tensors["layers.0.ffn.experts.383.w2.weight"] == TensorInfo((5120, 1152), "I8")
     assert tensors["layers.14.engram.wkv.scale"] == TensorInfo((800, 192), "F8_E8M0")
 
@@ -76,7 +76,7 @@ def test_the_inventory_of_the_published_model_has_its_96085_tensors():
 @pytest.mark.parametrize("preset", ["flash", "mini", "nano"])
 def test_the_inventory_adds_up_to_the_weights_ledger(preset):
     config = getattr(ModelConfig, preset)()
-    tensors = inventory(config)
+    tensors = inventory(config, "model")
     engram = sum(info.nbytes for name, info in tensors.items() if ".engram." in name)
     assert engram == weights.engram(config).nbytes
     assert sum(info.nbytes for info in tensors.values()) - engram == weights.backbone(config).nbytes
@@ -86,9 +86,7 @@ def test_the_inventory_adds_up_to_the_weights_ledger(preset):
 def test_the_inventory_is_the_header_of_the_reference_files(model):
     config = ModelConfig.from_json(golden_io.FOLDER / model / "config.json")
     found = header(golden_io.FOLDER / model / "weights.safetensors")
-    drafter = set(missing_parts(config)["drafter"])
-    assert {name: info for name, info in found.items() if name not in drafter} == inventory(config)
-    assert drafter <= set(found)
+    assert found == inventory(config)
 
 
 def test_the_published_model_on_the_meta_device_has_the_published_parameters():
@@ -96,8 +94,8 @@ def test_the_published_model_on_the_meta_device_has_the_published_parameters():
     token_map = torch.arange(config.vocab_size) % config.engram_compressed_vocab_size
     with torch.device("meta"):
         model = Model(config, token_map=token_map)
-    assert {name: tuple(tensor.shape) for name, tensor in model_weights(model).items()} == {
-        weight.name: weight.shape for weight in all_weights(config)
+    assert {name: tuple(tensor.shape) for name, tensor in module_weights(model).items()} == {
+        weight.name: weight.shape for weight in all_weights(config, "model")
     }
     counts = {True: 0, False: 0}
     for name, parameter in model.named_parameters():
@@ -110,7 +108,7 @@ def test_modules_know_the_types_that_the_inventory_gives():
     with torch.device("meta"):
         model = Model(config)
     names = {"F8_E4M3": "fp8", "I8": "fp4", "BF16": "bf16"}
-    expected = {name: names[info.dtype] for name, info in inventory(config).items() if info.dtype in names}
+    expected = {name: names[info.dtype] for name, info in inventory(config, "model").items() if info.dtype in names}
     told = {}
     for path, module in model.named_modules():
         if isinstance(module, Linear):
@@ -139,12 +137,12 @@ def test_a_reference_checkpoint_is_written_as_it_was(model, tmp_path):
     folder = golden_io.FOLDER / model
     loaded = load_checkpoint(folder)
     save_checkpoint(loaded, tmp_path, folder / "tokenizer.json")
-    assert header(tmp_path / "model.safetensors") == inventory(loaded.config)
+    assert header(tmp_path / "model.safetensors") == inventory(loaded.config, "model")
     assert_same_weights(load_checkpoint(tmp_path), loaded)
     before, after = stored_bytes(folder), stored_bytes(tmp_path)
     differing = [name for name, raw in after.items() if raw != before[name]]
     # Where a scale is larger than the values need, the smallest one is written, and codes to match.
-    assert all(inventory(loaded.config)[name].dtype in ("I8", "F8_E4M3", "F8_E8M0") for name in differing)
+    assert all(inventory(loaded.config, "model")[name].dtype in ("I8", "F8_E4M3", "F8_E8M0") for name in differing)
     # Written again, nothing changes any more.
     save_checkpoint(load_checkpoint(tmp_path), tmp_path / "again", tmp_path)
     assert stored_bytes(tmp_path / "again") == after
@@ -157,7 +155,7 @@ def test_shards_and_their_index(tmp_path):
     assert shards == [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
     assert len(shards) > 3
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] == sum(info.nbytes for info in inventory(loaded.config).values())
+    assert index["metadata"]["total_size"] == sum(info.nbytes for info in inventory(loaded.config, "model").values())
     for shard in shards:
         held = header(tmp_path / shard)
         assert sum(info.nbytes for info in held.values()) <= 400_000
@@ -220,8 +218,8 @@ def test_weights_come_and_go_in_pieces(tmp_path, monkeypatch):
 
 def test_an_inspection_lists_what_is_left_out():
     found = inspect_checkpoint(TINY)
-    assert set(found.left_out) == set(missing_parts(found.config)["drafter"])
-    assert found.tensors == inventory(found.config)
+    assert set(found.left_out) == set(inventory(found.config, "drafter"))
+    assert found.tensors == inventory(found.config, "model")
     assert (found.missing, found.unexpected, found.misfits, found.faults) == ((), (), (), [])
     assert found.nbytes == sum(info.nbytes for info in found.tensors.values())
 

@@ -18,7 +18,7 @@ FLOORS = (
     "economics candidates counterfactuals report window_persistence window_cone",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
     "block decoder_tail model checkpoint flops trained",
-    "generation replay dspark vision",
+    "sampling generation replay dspark vision",
     "serving training probes",
     "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
     "chat chat_turn cli_tables conversation exercises __main__",

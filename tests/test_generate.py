@@ -1,6 +1,4 @@
-"""Generation: greedy against the whole-sequence model, exact nucleus, seeds, streaming of ids and of characters."""
-
-from fractions import Fraction
+"""Generation: greedy against the whole-sequence model, seeds, streaming of ids and of characters."""
 
 import golden_io
 import golden_model
@@ -9,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds41.generation import generate, nucleus, sample, stream_text
+from ds41.generation import generate, stream_text
 from ds41.model import Model
 from ds41.tokenizer import byte_tokenizer, load_tokenizer
 
@@ -19,12 +17,6 @@ PROMPT = [5, 300, 17, 42, 8]
 @pytest.fixture(scope="module")
 def model() -> Model:
     return golden_model.build("tinyC", "fp32_cacheq")
-
-
-def drawn(logits: torch.Tensor, count: int, **options) -> torch.Tensor:
-    random = torch.Generator().manual_seed(1)
-    settings = {"temperature": 1.0, "top_p": 1.0} | options
-    return torch.tensor([sample(logits, random=random, **settings) for _ in range(count)])
 
 
 @pytest.mark.parametrize("decoder", ["full", "bounded"])
@@ -72,63 +64,6 @@ def test_the_end_token_stops_by_default(model, monkeypatch):
     monkeypatch.setattr("ds41.generation.sample", lambda *_: end)
     assert list(generate(model, PROMPT, 5)) == []
     assert list(generate(model, PROMPT, 2, stop_ids=())) == [end, end]
-
-
-@given(st.lists(st.integers(0, 64), min_size=1, max_size=12).filter(any), st.integers(1, 64))
-def test_the_nucleus_is_the_smallest_likely_set(weights, eighths):
-    total = sum(weights)
-    # Powers of two as divisors: sums of such numbers are exact.
-    scale = 2 ** (total - 1).bit_length()
-    top_p = Fraction(eighths, 64) * Fraction(total, scale)
-    probabilities = torch.tensor(weights, dtype=torch.float64) / scale
-    ids, mass = nucleus(probabilities, float(top_p))
-    expected, held = [], Fraction(0)
-    for place in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
-        if held >= top_p:
-            break
-        expected.append(place)
-        held += Fraction(weights[place], scale)
-    assert ids.tolist() == expected
-    assert Fraction(mass[-1].item()) == held
-
-
-def test_top_p_one_keeps_every_possible_token():
-    probabilities = torch.softmax(torch.randn(1000, dtype=torch.float64), 0)
-    probabilities[10] = 0
-    ids, mass = nucleus(probabilities, 1.0)
-    assert sorted(ids.tolist()) == [i for i in range(1000) if i != 10]
-    assert float(mass[-1]) == pytest.approx(1, abs=1e-3)
-
-
-def test_draws_follow_the_probabilities():
-    probabilities = torch.tensor([0.5, 0.0, 0.25, 0.15, 0.1], dtype=torch.float64)
-    count = 4000
-    ids = drawn(probabilities.log(), count)
-    shares = torch.bincount(ids, minlength=5) / count
-    # Five standard deviations of a share.
-    assert bool(((shares - probabilities).abs() <= 5 * (probabilities * (1 - probabilities) / count).sqrt()).all())
-    assert set(drawn(probabilities.log(), 300, top_p=0.7).tolist()) == {0, 2}
-    assert set(drawn(probabilities.log(), 100, top_p=0.5).tolist()) == {0}
-
-
-def test_temperature_sharpens_and_flattens():
-    logits = torch.tensor([0.0, 1.0, 2.0])
-    shares = {t: float((drawn(logits, 500, temperature=t) == 2).float().mean()) for t in (0.3, 1.0, 100.0)}
-    assert shares[0.3] > shares[1.0] > shares[100.0]
-    assert set(drawn(logits, 50, temperature=1e-30).tolist()) == {2}
-
-
-def test_equal_largest_logits_go_to_the_lowest_id():
-    assert drawn(torch.tensor([0.0, 3.0, 3.0, -torch.inf]), 1, temperature=0).item() == 1
-
-
-@pytest.mark.parametrize(
-    "logits", [[0.0, torch.nan], [torch.inf, 0.0], [-torch.inf, -torch.inf]], ids=["nan", "inf", "all -inf"]
-)
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_logits_that_nothing_can_be_drawn_from(logits, temperature):
-    with pytest.raises(FloatingPointError, match="largest logit"):
-        drawn(torch.tensor(logits), 1, temperature=temperature)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ class Hidden:
     received: [N, n, hidden], the streams as the last site received them. update: what that site adds to them; the
     next site writes it, in the same sweep in which it reads them. weights: float32 [N, n], predicted at the last
     site, that collapse them at the next. step: whose tokens these are. engram_rows: int64 [N, columns] by layer.
-    pending: rows of Engram tables that are being fetched; they are given up when nobody holds them.
+    pending: rows of Engram tables that are being fetched; they are given up when nobody holds them. watched: layers
+    whose streams somebody wants, ascending. entering: of those passed, the mean over the streams as they entered the
+    layer's first site, [N, hidden] each.
     """
 
     received: torch.Tensor
@@ -39,6 +41,8 @@ class Hidden:
     engram_rows: dict[int, torch.Tensor]
     update: Update | None = None
     pending: tuple[PendingRows, ...] = ()
+    watched: tuple[int, ...] = ()
+    entering: tuple[torch.Tensor, ...] = ()
 
     @cached_property
     def streams(self) -> torch.Tensor:
@@ -59,7 +63,15 @@ class Hidden:
     def only(self, kept: torch.Tensor, step: Step) -> Hidden:
         """The tokens with flat indices ``kept``, which are those of ``step``."""
         rows = {layer: row[kept] for layer, row in self.engram_rows.items()}
-        return Hidden(self.streams[kept], self.weights[kept], step, rows, pending=self.pending)
+        entering = tuple(mean[kept] for mean in self.entering)
+        return replace(
+            self.settled(),
+            received=self.streams[kept],
+            weights=self.weights[kept],
+            step=step,
+            engram_rows=rows,
+            entering=entering,
+        )
 
 
 class Block(nn.Module):
@@ -105,6 +117,9 @@ class Block(nn.Module):
             y, step, kept = self.attn(x, hidden.step, memory, selections, starts)
             hidden = hidden.only(kept, step)
             streams, coefficients = hidden.received, self.hc_attn(hidden.received)
+        if self.plan.index in hidden.watched:
+            mean = streams.mean(1, dtype=torch.float32).to(streams.dtype)
+            hidden = replace(hidden, entering=(*hidden.entering, mean))
         # Single-pass: a site's own pre weights would need a second sweep, so it takes those of the site before it.
         update = Update(y, coefficients)
         x, streams, coefficients = self.hc_ffn.enter(streams, update, coefficients.pre, self.ffn_norm)

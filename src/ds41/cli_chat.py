@@ -127,7 +127,7 @@ def _chat(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what no model is needed to refuse."""
-    from ds41.generation import check_sampling
+    from ds41.sampling import check_sampling
 
     if (options.folder is None) == (options.preset is None):
         given = "both" if options.preset else "neither"

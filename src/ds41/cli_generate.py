@@ -55,7 +55,7 @@ def _generate(options: argparse.Namespace) -> int:
 def _prepare_and_write(options: argparse.Namespace) -> int:
     # Imported here: --help and errors of usage should not wait for torch.
     from ds41 import environment
-    from ds41.generation import check_sampling
+    from ds41.sampling import check_sampling
 
     check_sampling(options.temperature, options.top_p, options.seed)
     folder, prompt = _words(options)

@@ -27,10 +27,11 @@ def exact_tail_rows(config: ModelConfig) -> int:
     return config.sliding_window + max(0, above - 1) * (config.sliding_window - 1)
 
 
-def tail_starts(config: ModelConfig, length: int, end: int, decoder: Decoder) -> dict[int, int]:
+def tail_starts(config: ModelConfig, length: int, end: int, decoder: Decoder, drafts: bool = False) -> dict[int, int]:
     """From which position on each layer gives an output, for a prompt of tokens ``length`` to ``end - 1``.
 
-    A layer that is not named gives one for each token that it is given.
+    A layer that is not named gives one for each token that it is given. drafts: a drafter follows, whose windows are
+    made of what enters the last layers; those tokens have to come out of the last one.
     """
     check_decoder(decoder)
     first, last = config.decoder_start, config.num_hidden_layers - 1
@@ -42,7 +43,7 @@ def tail_starts(config: ModelConfig, length: int, end: int, decoder: Decoder) ->
     for layer in range(first, last):
         starts[layer] = max(length, end - rows)
         rows -= config.sliding_window - 1
-    return starts | {last: max(length, end - 1)}
+    return starts | {last: max(length, end - (config.sliding_window if drafts else 1))}
 
 
 def begin_tail(cache: Cache, row: int, starts: dict[int, int]) -> None:

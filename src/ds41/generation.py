@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
@@ -10,6 +9,7 @@ from tokenizers import Tokenizer
 
 from ds41.decoder_tail import Decoder, check_decoder
 from ds41.model import Model
+from ds41.sampling import check_sampling, sample
 from ds41.tokenizer import REPLACEMENT_CHARACTER
 
 # A character has up to four bytes; so long as three may be all there is of one, it is not shown.
@@ -66,53 +66,6 @@ def generate(
                 logits = model.decode(torch.tensor([token]), cache)[0, -1]
 
     return draw_all()
-
-
-def check_sampling(temperature: float, top_p: float, seed: int | None = None) -> None:
-    """Refuse what nothing can be drawn with (ValueError)."""
-    if not (temperature >= 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature is {temperature}; expected 0 or a positive number")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; expected a number above 0 and up to 1")
-    if seed is not None and not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1")
-
-
-def sample(logits: torch.Tensor, temperature: float, top_p: float, random: torch.Generator) -> int:
-    """Draw one id from logits [vocab], in float64 on the CPU, with one random number.
-
-    Raises:
-        ValueError: temperature or top_p is out of range. FloatingPointError: a logit is NaN, or the largest infinite.
-    """
-    check_sampling(temperature, top_p)
-    logits = logits.detach().to("cpu", torch.float64)
-    largest = logits.max()
-    if not torch.isfinite(largest):
-        raise FloatingPointError(f"the largest logit is {largest.item()}; no token can be drawn from such logits")
-    if temperature == 0:
-        return int(torch.nonzero(logits == largest)[0])
-    ids, mass = nucleus(torch.softmax((logits - largest) / temperature, dim=-1), top_p)
-    draw = torch.rand((), generator=random, dtype=torch.float64) * mass[-1]
-    # The first id whose mass exceeds the draw; rounding may put the draw at the very end.
-    place = int(torch.searchsorted(mass, draw, right=True))
-    return int(ids[min(place, len(ids) - 1)])
-
-
-def nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest set of ids whose probabilities sum to ``top_p`` or more, likeliest first, the lower of equals first.
-
-    Args:
-        probabilities: float64 [vocab].
-
-    Returns:
-        ids int64 [n], and the running sum of their probabilities [n].
-    """
-    ordered, ids = torch.sort(probabilities, descending=True, stable=True)
-    mass = ordered.cumsum(0)
-    # Sums of rounded numbers may never reach 1; then every token that has a probability is in.
-    count = int((mass < top_p).sum()) + 1
-    count = min(count, int((ordered > 0).sum()))
-    return ids[:count], mass[:count]
 
 
 def stream_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:

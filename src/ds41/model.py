@@ -5,7 +5,8 @@ Source: report section 2; released ``Transformer``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -74,6 +75,7 @@ class Model(nn.Module):
         self,
         input_ids: torch.Tensor,
         image_mask: torch.Tensor | None = None,
+        image_vectors: torch.Tensor | None = None,
         memory: Callable[[Step], Memory] | None = None,
     ) -> torch.Tensor:
         """Logits of every position of whole sequences, differentiable: [B, T] -> float32 [B, T, vocab].
@@ -81,6 +83,8 @@ class Model(nn.Module):
         Args:
             input_ids: int64 [B, T], each row from position 0. A shorter sequence may be padded on the right.
             image_mask: bool [B, T], the positions that belong to images.
+            image_vectors: [I, hidden], what stands at those positions in place of embeddings, row after row; None
+                leaves the embeddings of their ids there.
             memory: makes the memory of this pass; None for a :class:`SequenceMemory` that rounds as the model does.
                 Another one shows what was written, or changes what is seen.
 
@@ -88,7 +92,19 @@ class Model(nn.Module):
             ValueError, TypeError: ids as in :meth:`prefill`; rows of unequal length; more tokens than the model has
                 positions; weights that were cast to another type.
         """
-        tokens = token_rows(input_ids, None, self.config, self.device, image_mask)
+        hidden = self.run_sequences(input_ids, image_mask, image_vectors, memory)
+        return self.logits(hidden).unflatten(0, (len(hidden.step.counts), -1))
+
+    def run_sequences(
+        self,
+        input_ids: torch.Tensor,
+        image_mask: torch.Tensor | None = None,
+        image_vectors: torch.Tensor | None = None,
+        memory: Callable[[Step], Memory] | None = None,
+        watched: Sequence[int] = (),
+    ) -> Hidden:
+        """What :meth:`forward` gives before the head, and what entered the ``watched`` layers, for a drafter."""
+        tokens = token_rows(input_ids, None, self.config, self.device, image_mask, image_vectors)
         if len(set(tokens.counts)) > 1:
             raise ValueError(f"the rows have {list(tokens.counts)} tokens; expected equal lengths, or pad on the right")
         if tokens.counts[0] > self.config.max_position_embeddings:
@@ -103,8 +119,12 @@ class Model(nn.Module):
         step = tokens.step([0] * len(tokens.rows))
         made = SequenceMemory(self.config, step, self.quantization != "none") if memory is None else memory(step)
         history = new_history(len(tokens.rows), self.config.engram_max_ngram_size, self.device)
-        hidden = self._run(self._enter(tokens, step, history)[0], made)
-        return self._logits(hidden, slice(None)).unflatten(0, (len(tokens.rows), -1))
+        hidden = replace(self._enter(tokens, step, history)[0], watched=tuple(watched))
+        return self._run(hidden, made)
+
+    def logits(self, hidden: Hidden, tokens: torch.Tensor | slice = slice(None)) -> torch.Tensor:
+        """Of all tokens of a pass or some, float32 [n, vocab]."""
+        return self.head(hidden.out_of(tokens, self.norm))
 
     def new_cache(self, max_tokens: int, batch: int = 1, **options) -> Cache:
         """An empty cache for ``batch`` sequences of up to ``max_tokens`` tokens; options as in :class:`Cache`.
@@ -129,6 +149,7 @@ class Model(nn.Module):
         decoder: Decoder = "full",
         image_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         chunk_tokens: int = _CHUNK,
+        image_vectors: torch.Tensor | Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Append a prompt, or the next part of one, to every sequence of a cache.
 
@@ -141,6 +162,9 @@ class Model(nn.Module):
                 in several calls gives other logits than in one. "exact" runs each of those layers on the tokens that
                 the windows above it follow from, and gives what "full" gives up to rounding. All global entries are
                 written in any case.
+            image_mask: bool, like ``input_ids``, the positions that belong to images; None where vectors are given
+                takes those with ``image_token_id``. image_vectors: what stands there in place of embeddings
+                (:class:`ds41.vision.Vision`): [I, hidden] for all sequences, or one tensor for each.
             chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
                 same result up to rounding.
 
@@ -155,13 +179,14 @@ class Model(nn.Module):
         if chunk_tokens < 1:
             raise ValueError(f"chunk_tokens is {chunk_tokens}; expected 1 or more")
         self._check_cache(cache)
-        tokens = token_rows(input_ids, cache.batch, self.config, self.device, image_mask)
+        tokens = token_rows(input_ids, cache.batch, self.config, self.device, image_mask, image_vectors)
         cache.reserve(tokens.counts)
         logits = torch.full((cache.batch, self.config.vocab_size), torch.nan, device=self.device)
         remaining, before = list(tokens.counts), cache.window_start.clone()
         tails = Tails(cache.batch)
         for row, (length, count) in enumerate(zip(cache.lengths, tokens.counts, strict=True)):
-            tails.set(row, tail_starts(self.config, length, length + count, decoder))
+            drafts = cache.follower is not None
+            tails.set(row, tail_starts(self.config, length, length + count, decoder, drafts))
             begin_tail(cache, row, tails.rows[row])
         try:
             for chunk in tokens.chunks(chunk_tokens):
@@ -169,7 +194,7 @@ class Model(nn.Module):
                 remaining = [left - count for left, count in zip(remaining, chunk.counts, strict=True)]
                 ended = [b for b, count in enumerate(chunk.counts) if count and not remaining[b]]
                 if ended:
-                    logits[ended] = self._logits(hidden, hidden.step.last_tokens()[ended])
+                    logits[ended] = self.logits(hidden, hidden.step.last_tokens()[ended])
         except BaseException:
             # Sequences that never got as far as their last window keep the windows that they had.
             unreached = cache.window_start > torch.tensor(cache.lengths)
@@ -182,37 +207,42 @@ class Model(nn.Module):
         self,
         rows: Sequence[torch.Tensor] | Sequence[Sequence[int]],
         cache: Cache,
-        wanted: Sequence[int],
+        wanted: Sequence[int] | Mapping[int, int],
         tails: Tails | None = None,
         images: Sequence[torch.Tensor] | None = None,
+        image_vectors: Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """One step of a batch in which some sequences are prefilled piece by piece while others decode.
 
         Args:
             rows: new tokens of each sequence of the cache, of any lengths, perhaps none.
-            wanted: the sequences whose last new token's logits are asked for, each with a token in this step.
+            wanted: the sequences whose last new token's logits are asked for, each with a token in this step; or for
+                each of them how many of its last new tokens, one or more.
             tails: from where on the layers above the last source run (:mod:`ds41.decoder_tail`); None for all tokens.
-            images: bool, which of the tokens belong to images, rows like ``rows``.
+            images, image_vectors: rows like ``rows``, as :meth:`prefill` takes them.
 
         Returns:
-            Logits, float32 [len(wanted), vocab].
+            Logits, float32 [number asked for, vocab], sequence after sequence in the order of ``wanted``.
 
         Raises:
             ValueError, TypeError, CacheError: as :meth:`prefill`; nothing is written then.
         """
         self._check_cache(cache)
-        tokens = token_rows(rows, cache.batch, self.config, self.device, images)
-        wanted = list(wanted)
-        for row in wanted:
-            if not 0 <= row < cache.batch or not tokens.counts[row]:
-                raise ValueError(f"logits of row {row} are wanted, which has no token in this step")
+        tokens = token_rows(rows, cache.batch, self.config, self.device, images, image_vectors)
+        wanted = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1)
+        for row, count in wanted.items():
+            if not 0 <= row < cache.batch or not 1 <= count <= tokens.counts[row]:
+                has = tokens.counts[row] if 0 <= row < cache.batch else "no"
+                raise ValueError(f"logits of {count} tokens of row {row} are wanted, which has {has} in this step")
         cache.reserve(tokens.counts)
         hidden = self._append(tokens, cache, tails)
         if not wanted:
             return torch.empty(0, self.config.vocab_size, device=self.device)
-        if any(not hidden.step.counts[row] for row in wanted):
-            raise ValueError(f"logits are wanted of rows {wanted}, one of which lies before its tail")
-        return self._logits(hidden, hidden.step.last_tokens()[wanted])
+        if any(hidden.step.counts[row] < count for row, count in wanted.items()):
+            raise ValueError(f"logits are wanted of rows {list(wanted)}, one of which lies before its tail")
+        ends = hidden.step.offsets[1:]
+        places = [place for row, count in wanted.items() for place in range(ends[row] - count, ends[row])]
+        return self.logits(hidden, torch.tensor(places, device=self.device))
 
     @torch.no_grad()
     def decode(self, tokens: int | torch.Tensor | Sequence, cache: Cache) -> torch.Tensor | list[torch.Tensor]:
@@ -234,14 +264,18 @@ class Model(nn.Module):
             tokens = tokens[:, None]
         new = token_rows(tokens, cache.batch, self.config, self.device)
         cache.reserve(new.counts)
-        logits = self._logits(self._append(new, cache), slice(None)).split(new.counts)
+        logits = self.logits(self._append(new, cache), slice(None)).split(new.counts)
         return torch.stack(logits) if len(set(new.counts)) == 1 else list(logits)
 
     def _append(self, tokens: Tokens, cache: Cache, tails: Tails | None = None) -> Hidden:
         step = tokens.step(cache.lengths)
         hidden, compressed = self._enter(tokens, step, cache.history())
+        if cache.follower is not None:
+            hidden = replace(hidden, watched=self.config.dspark_target_layer_ids)
         memory = KernelMemory(cache) if KernelMemory.suits(cache) else CacheMemory(cache)
         hidden = self._run(hidden, memory, tails)
+        if cache.follower is not None and hidden.step.tokens:
+            cache.follower(hidden, cache)
         if compressed is not None:
             cache.write_history(step.sequence, step.position, compressed)
         cache.advance(tokens.counts)
@@ -249,7 +283,7 @@ class Model(nn.Module):
 
     def _enter(self, tokens: Tokens, step: Step, history: torch.Tensor) -> tuple[Hidden, torch.Tensor | None]:
         """Streams before the first layer, and the compressed ids that Engram's next look-back needs."""
-        streams = repeat_to_streams(self.embed(tokens.ids), self.config.hc_mult)
+        streams = repeat_to_streams(tokens.embed(self.embed), self.config.hc_mult)
         weights = first_weights(step.tokens, self.config.hc_mult, self.device)
         if self.hasher is None:
             return Hidden(streams, weights, step, {}), None
@@ -270,9 +304,6 @@ class Model(nn.Module):
             if hidden.step.tokens == 0:
                 break
         return hidden
-
-    def _logits(self, hidden: Hidden, tokens: torch.Tensor | slice) -> torch.Tensor:
-        return self.head(hidden.out_of(tokens, self.norm))
 
     def _check_cache(self, cache: Cache) -> None:
         if not isinstance(cache, Cache):

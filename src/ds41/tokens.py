@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 import torch
+from torch import nn
 
 from ds41.config import ModelConfig
 from ds41.step import Step
@@ -16,10 +17,15 @@ Rows = torch.Tensor | Sequence[torch.Tensor] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """One row of ids for each sequence, int64, any lengths; images: which of them belong to an image, or None."""
+    """One row of ids for each sequence, int64, any lengths.
+
+    images: which of them belong to an image, bool rows, or None. vectors: what stands at those positions in place of
+    embeddings, [I, hidden] for each row, or None for the embeddings of their ids.
+    """
 
     rows: list[torch.Tensor]
     images: list[torch.Tensor] | None = None
+    vectors: list[torch.Tensor] | None = None
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -40,7 +46,20 @@ class Tokens:
         for start in range(0, max(self.counts), size):
             part = slice(start, start + size)
             images = None if self.images is None else [row[part] for row in self.images]
-            yield Tokens([row[part] for row in self.rows], images)
+            yield Tokens([row[part] for row in self.rows], images, self._vectors_of(part))
+
+    def embed(self, embedding: nn.Embedding) -> torch.Tensor:
+        """What enters the model, [N, hidden]: embeddings of the ids, and image vectors at their positions."""
+        embedded = embedding(self.ids)
+        if self.vectors is None:
+            return embedded
+        return embedded.masked_scatter(torch.cat(self.images)[:, None], torch.cat(self.vectors).to(embedded.dtype))
+
+    def _vectors_of(self, part: slice) -> list[torch.Tensor] | None:
+        if self.vectors is None:
+            return None
+        ends = [(int(row[: part.start].sum()), int(row[: part.stop].sum())) for row in self.images]
+        return [row[first:last] for row, (first, last) in zip(self.vectors, ends, strict=True)]
 
 
 def token_rows(
@@ -49,14 +68,18 @@ def token_rows(
     config: ModelConfig,
     device: torch.device,
     image_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    image_vectors: torch.Tensor | Sequence[torch.Tensor] | None = None,
 ) -> Tokens:
     """Check ids and bring them to ``device``.
 
     Args:
         ids: [T] for one sequence, [B, T], or one row for each sequence. sequences: how many there have to be, or None.
+        image_mask: bool, like ids; None where vectors are given takes the positions with ``image_token_id``.
+        image_vectors: [I, hidden] for all rows, one row after the other, or one tensor for each row.
 
     Raises:
-        ValueError, TypeError: no whole numbers, no row for a sequence, or an id outside the vocabulary.
+        ValueError, TypeError: no whole numbers, no row for a sequence, an id outside the vocabulary, or another
+            number of vectors than of image positions.
     """
     rows = _as_rows(ids, "token ids")
     if not rows or (sequences is not None and len(rows) != sequences):
@@ -75,6 +98,8 @@ def token_rows(
                 f"expected 0 to {config.vocab_size - 1}"
             )
     images = None
+    if image_vectors is not None and image_mask is None:
+        image_mask = [row == config.image_token_id for row in rows]
     if image_mask is not None:
         images = _as_rows(image_mask, "image_mask")
         counts, expected = [len(row) for row in images], [len(row) for row in rows]
@@ -82,7 +107,27 @@ def token_rows(
             kinds = ", ".join(sorted({str(row.dtype) for row in images}))
             raise ValueError(f"image_mask is {kinds} in rows of {counts}; expected torch.bool in rows of {expected}")
         images = [row.to(device) for row in images]
-    return Tokens([row.to(device) for row in rows], images)
+    vectors = None
+    if image_vectors is not None:
+        vectors = _vector_rows(image_vectors, [int(row.sum()) for row in images], config.hidden_size)
+        vectors = [row.to(device) for row in vectors]
+    return Tokens([row.to(device) for row in rows], images, vectors)
+
+
+def _vector_rows(
+    vectors: torch.Tensor | Sequence[torch.Tensor], counts: list[int], hidden_size: int
+) -> list[torch.Tensor]:
+    if isinstance(vectors, torch.Tensor):
+        if tuple(vectors.shape) != (sum(counts), hidden_size):
+            raise ValueError(
+                f"image_vectors are {list(vectors.shape)}; expected [{sum(counts)}, {hidden_size}], one for each image "
+                "position"
+            )
+        return list(vectors.split(counts))
+    shapes, expected = [tuple(row.shape) for row in vectors], [(count, hidden_size) for count in counts]
+    if shapes != expected:
+        raise ValueError(f"image_vectors are {shapes}; expected {expected}, one for each image position of each row")
+    return list(vectors)
 
 
 def _as_rows(values: Rows, name: str) -> list[torch.Tensor]:

@@ -17,11 +17,11 @@ import golden_model
 import numpy as np
 import torch
 
-from ds41 import generation
 from ds41.cache import PagePool, WindowSnapshot
 from ds41.decoder_tail import Tails, begin_tail, tail_starts
 from ds41.model import Model
 from ds41.replay import feed_again, snapshot_layers
+from ds41.sampling import sample
 from ds41.serving import page_bytes
 from ds41.serving.engine import Engine
 from ds41.serving.store import PrefixStore
@@ -338,7 +338,7 @@ class Shadow:
                 f"({turn.report.windows}, hit {turn.report.hit_tokens})"
             )
             sampling = turn.sampling
-            token = generation.sample(ours[place], sampling.temperature, sampling.top_p, self.randoms[turn])
+            token = sample(ours[place], sampling.temperature, sampling.top_p, self.randoms[turn])
             self.drawn[turn].append(token)
 
     def checked_page(self, tenant, ids, number, page) -> np.ndarray:

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 from store_made import Clock
 
-from ds41 import generation
 from ds41.cache import PageLayout
+from ds41.sampling import sample
 from ds41.serving import steps as steps_module
 from ds41.serving.engine import Engine
 
@@ -103,7 +103,7 @@ class EngineMachine(RuleBasedStateMachine):
         if random in self.fails:
             self.fails.discard(random)
             raise FloatingPointError("no token can be drawn")
-        return generation.sample(logits, temperature, top_p, random)
+        return sample(logits, temperature, top_p, random)
 
     @rule(tenant=st.sampled_from(TENANTS), source=st.integers(0, 50), cut=st.integers(0, 120), exact=st.booleans())
     def open(self, tenant, source, cut, exact):

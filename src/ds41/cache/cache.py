@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
 
 import torch
@@ -45,6 +45,7 @@ class Cache(GlobalKV, PrivateRows):
         page_tokens: tokens of a page; those of ``pool`` if it is given, else 64.
         dtype: of the values that are read, and of those held where storage is not packed.
         pool: pages to draw from, perhaps shared with other caches; else a pool for ``batch * max_tokens`` tokens.
+        draft_layers: layers of a drafter, which have windows too; they are numbered after the model's own.
 
     Attributes:
         page_table: int64 [batch, max_pages], -1 where a sequence has no page.
@@ -52,6 +53,8 @@ class Cache(GlobalKV, PrivateRows):
             layer. A model that writes only some rows of a layer sets it.
         window_kept: int64 [num_layers, batch] on the CPU. Rows from ``window_start`` up to there stay as they are when
             their tokens are fed again.
+        follower: called by the model after the layers of every step with what came out of them, and this cache, to
+            write the windows of the draft layers; None where nobody drafts.
 
     Raises:
         CacheError: a size, storage or type that cannot be, or a pool that does not fit.
@@ -70,10 +73,17 @@ class Cache(GlobalKV, PrivateRows):
         dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cpu",
         pool: PagePool | None = None,
+        draft_layers: int = 0,
     ) -> None:
         check_storage(storage, dtype)
         rollback = config.dspark_block_size if rollback is None else rollback
-        for name, value, least in (("max_tokens", max_tokens, 1), ("batch", batch, 1), ("rollback", rollback, 0)):
+        sizes = (
+            ("max_tokens", max_tokens, 1),
+            ("batch", batch, 1),
+            ("rollback", rollback, 0),
+            ("draft_layers", draft_layers, 0),
+        )
+        for name, value, least in sizes:
             if index(value) < least:
                 raise CacheError(f"{name} is {value}; expected {least} or more")
         if max_tokens > config.max_position_embeddings:
@@ -97,7 +107,9 @@ class Cache(GlobalKV, PrivateRows):
             progress=Progress(batch, rollback, max_tokens),
             dtype=dtype,
             device=pool.device,
+            draft_layers=draft_layers,
         )
+        self.follower: Callable[[object, Cache], None] | None = None
         # A pool may outlive its caches: one that goes away gives its pages back.
         weakref.finalize(self, self._table.release)
 

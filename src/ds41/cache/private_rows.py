@@ -37,10 +37,12 @@ class PrivateRows:
         progress: Progress,
         dtype: torch.dtype,
         device: torch.device,
+        draft_layers: int,
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self._progress = progress
-        self.window_layers = config.num_hidden_layers
+        self.draft_layers = draft_layers
+        self.window_layers = config.num_hidden_layers + draft_layers
         # Read on the host at every layer, so it lives there.
         self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64)
         self.window_kept = torch.zeros(self.window_layers, batch, dtype=torch.int64)

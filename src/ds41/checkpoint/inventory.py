@@ -1,17 +1,22 @@
 """Every tensor of an official checkpoint, computed from the configuration: name, shape and stored type.
 
-Source: the header of the released checkpoint: 96,085 tensors, of which 93,418 make up backbone and Engram.
+Source: the header of the released checkpoint: 96,085 tensors, of which 93,418 make up backbone and Engram, 2,401 the
+drafter and 266 the vision tower with its aligner.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from ds41.config import ConfigError, LayerPlan, ModelConfig
+from ds41.config import ConfigError, LayerPlan, ModelConfig, VisionConfig
 from ds41.weight_formats import BYTES_EACH, ENGRAM_ROWS, EXPERT_ROWS, SCALE_DTYPE, TileFormat, WeightFormat
+
+# What a checkpoint holds: backbone and Engram, DSpark's draft layers, the vision tower and what leads from it to text.
+Part = Literal["model", "drafter", "vision"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class TensorInfo(NamedTuple):
@@ -52,23 +57,25 @@ class Weight:
         }
 
 
-def inventory(config: ModelConfig) -> dict[str, TensorInfo]:
-    """The tensors of backbone and Engram by official name; what else a checkpoint has: :func:`missing_parts`."""
-    return {name: info for weight in weights(config) for name, info in weight.tensors().items()}
+def inventory(config: ModelConfig, parts: Part | Sequence[Part] = PARTS) -> dict[str, TensorInfo]:
+    """The tensors of a checkpoint by official name, or of some of its parts."""
+    return {name: info for weight in weights(config, parts) for name, info in weight.tensors().items()}
 
 
-def missing_parts(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Official names of the parts that this package has no model for yet: "drafter" and "vision".
+def weights(config: ModelConfig, parts: Part | Sequence[Part] = PARTS) -> Iterator[Weight]:
+    """The weights of a checkpoint's parts, part after part.
 
-    A checkpoint may hold them; they are not read and not written.
+    Raises:
+        ValueError: an unknown part.
     """
-    drafter = [name for weight in _drafter(config) for name in weight.tensors()]
-    return {"drafter": tuple(drafter), "vision": tuple(_vision_names(config))}
+    for part in (parts,) if isinstance(parts, str) else parts:
+        if part not in _WEIGHTS:
+            raise ValueError(f"part is {part!r}; expected one of {', '.join(map(repr, PARTS))}")
+        yield from _WEIGHTS[part](config)
 
 
-def weights(config: ModelConfig) -> Iterator[Weight]:
+def _model(c: ModelConfig) -> Iterator[Weight]:
     """Backbone and Engram, in the order of the layers."""
-    c = config
     yield Weight("embed.weight", (c.vocab_size, c.hidden_size), "BF16")
     for plan in c.layers:
         yield from _block(c, f"layers.{plan.index}", plan, c.n_routed_experts)
@@ -155,19 +162,40 @@ def _drafter(c: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{last}.confidence_head.proj.weight", (1, c.hidden_size + rank), "BF16")
 
 
-def _vision_names(c: ModelConfig) -> Iterator[str]:
+def _vision(c: ModelConfig) -> Iterator[Weight]:
+    """The tower, the aligner, and what stands around an image's vectors; all of it BF16."""
     if c.vision is None:
         return
-    yield from ("vision.patch_embed.proj.weight", "vision.patch_embed.proj.bias")
-    for block in range(c.vision.num_hidden_layers):
-        for name in (
-            "norm1.weight", "attn.wqkv.weight", "attn.wqkv.bias", "attn.wo.weight", "attn.wo.bias",
-            "norm2.weight", "mlp.w1.weight", "mlp.w2.weight",
-        ):  # fmt: skip
-            yield f"vision.blocks.{block}.{name}"
-    yield "vision.norm.weight"
-    yield from (f"aligner.{matrix}.{part}" for matrix in ("w1", "w2") for part in ("weight", "bias"))
-    yield from ("image_start", "image_end", "image_newline")
+    for name, shape in _vision_shapes(c, c.vision):
+        yield Weight(name, shape, "BF16")
+
+
+def _vision_shapes(c: ModelConfig, v: VisionConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width = v.hidden_size
+    yield "vision.patch_embed.proj.weight", (width, 3 * v.patch_size**2)
+    yield "vision.patch_embed.proj.bias", (width,)
+    for block in range(v.num_hidden_layers):
+        prefix = f"vision.blocks.{block}"
+        yield f"{prefix}.norm1.weight", (width,)
+        yield f"{prefix}.attn.wqkv.weight", (3 * width, width)
+        yield f"{prefix}.attn.wqkv.bias", (3 * width,)
+        yield f"{prefix}.attn.wo.weight", (width, width)
+        yield f"{prefix}.attn.wo.bias", (width,)
+        yield f"{prefix}.norm2.weight", (width,)
+        yield f"{prefix}.mlp.w1.weight", (2 * v.intermediate_size, width)
+        yield f"{prefix}.mlp.w2.weight", (width, v.intermediate_size)
+    yield "vision.norm.weight", (width,)
+    yield "aligner.w1.weight", (c.hidden_size, width * int(v.downsample_ratio) ** 2)
+    yield "aligner.w1.bias", (c.hidden_size,)
+    yield "aligner.w2.weight", (c.hidden_size, c.hidden_size)
+    yield "aligner.w2.bias", (c.hidden_size,)
+    for role in ("start", "newline", "end"):
+        yield f"image_{role}", (c.hidden_size,)
+
+
+_WEIGHTS: dict[Part, Callable[[ModelConfig], Iterator[Weight]]] = {
+    "model": _model, "drafter": _drafter, "vision": _vision,
+}  # fmt: skip
 
 
 def _tiles(c: ModelConfig) -> TileFormat:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
 from ds41.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, CheckpointError, TensorFiles
 from ds41.checkpoint.inspection import inspect, require_loadable
-from ds41.checkpoint.inventory import Weight, weights
+from ds41.checkpoint.inventory import Part, Weight, weights
 from ds41.checkpoint.memory import available_bytes, model_bytes
-from ds41.checkpoint.names import model_weights
+from ds41.checkpoint.names import module_weights
 from ds41.checkpoint.pieces import row_pieces, rows_per_scale
 from ds41.config import ModelConfig
 from ds41.engram import EngramTable
@@ -40,7 +41,8 @@ def load_checkpoint(
 
     The folder holds ``config.json`` (either published form), safetensors files (one, or shards with their index) and,
     for a model with Engram, ``tokenizer.json``. Weights are decoded from the mapped files straight into the model, so
-    memory holds the model and one piece of one tensor. Drafter and vision tensors are not read.
+    memory holds the model and one piece of one tensor. Drafter and vision tensors are not read:
+    :func:`ds41.dspark.load_drafter` and :func:`ds41.vision.load_vision` do that.
 
     Args:
         quantization: as of :class:`ds41.model.Model`.
@@ -54,14 +56,9 @@ def load_checkpoint(
         CheckpointError: the files are damaged, do not fit the configuration, or hold NaN or infinity; or the model
             does not fit into memory, of which none has been taken then. ConfigError: ``config.json`` is unusable.
     """
-    if dtype not in _DTYPES:
-        raise CheckpointError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES))}")
+    device = _checked_device(dtype, device)
     if engram not in ("memory", "disk"):
         raise CheckpointError(f"engram is {engram!r}; expected 'memory' or 'disk'")
-    try:
-        device = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise CheckpointError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     files = TensorFiles(folder)
     found = inspect(files)
     require_loadable(found)
@@ -71,15 +68,53 @@ def load_checkpoint(
     if engram == "disk":
         _leave_tables_on_disk(model, files, dtype)
     _require_memory(model, files.folder, dtype, device, memory_limit)
-    model.to_empty(device=device)
-    targets = model_weights(model)
-    for weight in weights(found.config):
+    _fill_module(model, "model", found.config, files, device)
+    return model
+
+
+def load_part(
+    folder: str | Path,
+    part: Part,
+    build: Callable[[ModelConfig], nn.Module],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    memory_limit: int | None = None,
+) -> nn.Module:
+    """Read another part of a checkpoint into the module that ``build`` makes for its configuration.
+
+    Raises:
+        CheckpointError, ConfigError: as :func:`load_checkpoint`, or the folder does not hold the part.
+    """
+    device = _checked_device(dtype, device)
+    files = TensorFiles(folder)
+    found = inspect(files, part)
+    require_loadable(found)
+    with torch.device("meta"):
+        module = build(found.config)
+    _require_memory(module, files.folder, dtype, device, memory_limit)
+    _fill_module(module, part, found.config, files, device)
+    return module
+
+
+def _checked_device(dtype: torch.dtype, device: torch.device | str) -> torch.device:
+    if dtype not in _DTYPES:
+        raise CheckpointError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES))}")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _fill_module(module: nn.Module, part: Part, config: ModelConfig, files: TensorFiles, device: torch.device) -> None:
+    """Give a module on the meta device memory, and its weights."""
+    module.to_empty(device=device)
+    targets = module_weights(module)
+    for weight in weights(config, part):
         # Tables that stay on disk have no place in memory.
         if weight.name in targets:
             _fill(targets.pop(weight.name), weight, files)
     if targets:
-        raise RuntimeError(f"the model has weights that no checkpoint holds: {', '.join(targets)}")
-    return model
+        raise RuntimeError(f"the {part} has weights that no checkpoint holds: {', '.join(targets)}")
 
 
 def _token_map(folder: Path, config: ModelConfig) -> torch.Tensor | None:
@@ -103,7 +138,7 @@ def _leave_tables_on_disk(model: Model, files: TensorFiles, dtype: torch.dtype) 
 
 
 def _require_memory(
-    model: Model, folder: Path, dtype: torch.dtype, device: torch.device, memory_limit: int | None
+    model: nn.Module, folder: Path, dtype: torch.dtype, device: torch.device, memory_limit: int | None
 ) -> None:
     needed = model_bytes(model)
     available = available_bytes(device) if memory_limit is None else memory_limit
@@ -120,9 +155,8 @@ def _require_memory(
     )
 
 
-def _tables_in_memory(model: Model) -> Iterator[EngramTable]:
-    tables = (model.layers[layer].engram.embed for layer in model.config.engram_layer_ids)
-    return (table for table in tables if table.weight is not None)
+def _tables_in_memory(model: nn.Module) -> Iterator[EngramTable]:
+    return (each for each in model.modules() if isinstance(each, EngramTable) and each.weight is not None)
 
 
 def _fill(target: torch.Tensor, weight: Weight, files: TensorFiles) -> None:

@@ -7,24 +7,27 @@ modules, and for the routed experts, which the model holds stacked.
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from ds41.checkpoint.files import CheckpointError
-from ds41.model import Model
 from ds41.packed_experts import PackedExperts
 
 _ATTENTION_GROUPS = ("query", "window", "keys", "output")
 
 
-def model_weights(model: Model) -> dict[str, torch.Tensor]:
+def module_weights(module: nn.Module) -> dict[str, torch.Tensor]:
     """Official name -> the parameter's memory, or that of one expert in it; nothing is copied.
+
+    Args:
+        module: a :class:`ds41.model.Model`, or the module of another part of a checkpoint.
 
     Raises:
         CheckpointError: the experts are packed.
     """
-    if any(isinstance(module, PackedExperts) for module in model.modules()):
+    if any(isinstance(each, PackedExperts) for each in module.modules()):
         raise CheckpointError("the model's experts are packed for inference; save it before pack_experts()")
     found = {}
-    for path, parameter in model.named_parameters():
+    for path, parameter in module.named_parameters():
         tensor = parameter.detach()
         prefix, is_expert, matrix = path.partition(".experts.")
         if is_expert:

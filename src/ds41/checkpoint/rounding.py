@@ -15,9 +15,9 @@ from ds41.weight_formats import RowFormat
 def rounded_weights(
     config: ModelConfig, parameters: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """For each parameter of a model, by path, the values that a checkpoint would keep of it, in its own type.
+    """For each parameter of a model or of another part of a checkpoint, by path, the values that would be kept of it.
 
-    Parameters that a checkpoint keeps whole (F32) are left out.
+    They have the parameter's own type. Parameters that a checkpoint keeps whole (F32) are left out.
     """
     stored = {weight.name: weight.stored for weight in weights(config)}
     for path, parameter in parameters:

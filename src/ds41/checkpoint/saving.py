@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
 from ds41.checkpoint.files import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, TOKENIZER_FILE, CheckpointError
-from ds41.checkpoint.inventory import Weight, weights
-from ds41.checkpoint.names import model_weights
+from ds41.checkpoint.inventory import Part, Weight, weights
+from ds41.checkpoint.names import module_weights
 from ds41.checkpoint.pieces import row_pieces, rows_per_scale
 from ds41.checkpoint.writer import write_safetensors, write_text
 from ds41.config_files import config_to_json
@@ -31,6 +32,8 @@ def save_checkpoint(
     tokenizer: Tokenizer | str | Path | None = None,
     shard_bytes: int = 5 * 2**30,
     overwrite: bool = False,
+    drafter: nn.Module | None = None,
+    vision: nn.Module | None = None,
 ) -> list[Path]:
     """Write a model under the official names, in the official types; :func:`load_checkpoint` reads it back.
 
@@ -42,7 +45,9 @@ def save_checkpoint(
         tokenizer: a tokenizer or its ``tokenizer.json``; None stands for the byte vocabulary of the presets. A model
             with Engram needs the one that its rows were hashed with.
         shard_bytes: largest file of weights; more than one gives shards and an index.
-        overwrite: replace a checkpoint in ``folder``.
+        overwrite: replace a checkpoint in ``folder``, with all that it holds.
+        drafter, vision: a :class:`ds41.dspark.Drafter` and a :class:`ds41.vision.Vision` of the model's configuration,
+            written beside it.
 
     Returns:
         The files written.
@@ -56,7 +61,12 @@ def save_checkpoint(
     if not str(folder):
         raise CheckpointError("folder is empty; expected the path of a folder to write")
     folder = Path(folder)
-    shards = _shards(list(weights(model.config)), shard_bytes)
+    modules: dict[Part, nn.Module] = {"model": model}
+    modules |= {part: each for part, each in (("drafter", drafter), ("vision", vision)) if each is not None}
+    for part, module in modules.items():
+        if module.config != model.config:
+            raise CheckpointError(f"the {part} has another configuration than the model")
+    shards = _shards(list(weights(model.config, tuple(modules))), shard_bytes)
     texts = _texts(model, tokenizer, shards)
     existed = os.path.isdir(folder)
     try:
@@ -66,7 +76,7 @@ def save_checkpoint(
         folder.mkdir(parents=True, exist_ok=True)
         _require_space(folder, shards)
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as partial:
-            targets = model_weights(model)
+            targets = {name: memory for module in modules.values() for name, memory in module_weights(module).items()}
             for name, shard in shards.items():
                 write_safetensors(Path(partial, name), shard, lambda weight: _encoded(weight, model, targets))
             for name, text in texts.items():

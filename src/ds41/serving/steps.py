@@ -8,8 +8,8 @@ import torch
 
 from ds41.cache import CacheError, OutOfPages
 from ds41.decoder_tail import Decoder, Tails, begin_tail, tail_starts
-from ds41.generation import sample
 from ds41.replay import feed_again
+from ds41.sampling import sample
 from ds41.serving.admission import Tiers, start_turn
 from ds41.serving.counters import Counters
 from ds41.serving.fairness import FairQueue, share_out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ds41.generation import check_sampling
+from ds41.sampling import check_sampling
 
 if TYPE_CHECKING:
     from ds41.serving.session import Session

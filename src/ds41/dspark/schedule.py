@@ -1,0 +1,223 @@
+"""How many drafts of each request are worth verifying, given what a step of so many tokens costs.
+
+A verified draft adds its survival, the probability that it and all before it are accepted, to the tokens that a step
+yields, and one token to what the step computes. The scheduler takes drafts while tokens per second rise.
+
+Why it stops at the first draft that does not pay: verification leaves the target's distribution as it is only when
+the choice to verify draft x_j does not depend on x_j. The confidence of position j+1 does depend on it, for the
+drafter has read x_j by then. A scheduler that looked past a draft that does not pay, to one behind it that does, would
+admit x_j because of what x_j is. In the greedy order everything that decides on a draft has a larger survival than it:
+earlier drafts of the same request, and drafts of other requests.
+
+Source: the DSpark paper sections 3.2 and 5.2; the threshold for a single stream is DeepSpec's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ds41.dspark.throughput_curve import ThroughputCurve
+
+
+def survival(confidences: torch.Tensor) -> torch.Tensor:
+    """Probabilities that drafts 1 to j of a request are all accepted: products of confidences [R, k], float64 [R, k].
+
+    Raises:
+        ValueError: not two dimensions, or a confidence is NaN or outside 0 to 1.
+    """
+    if confidences.dim() != 2:
+        raise ValueError(f"confidences have shape {list(confidences.shape)}; expected [requests, drafts]")
+    confidences = confidences.detach().to("cpu", torch.float64)
+    _check_probabilities("confidences", confidences)
+    return confidences.cumprod(-1)
+
+
+def expected_tokens(survival: torch.Tensor, lengths: Sequence[int]) -> float:
+    """Tokens that a step is expected to yield: of each request its survivals [R, k] up to its length, and one more."""
+    return float(len(lengths) + sum(float(row[:length].sum()) for row, length in zip(survival, lengths, strict=True)))
+
+
+def throughput(
+    survival: torch.Tensor, lengths: Sequence[int], curve: ThroughputCurve, draft_seconds: float = 0.0
+) -> float:
+    """Expected tokens per second of a step that verifies ``lengths`` drafts of R requests, drafting included."""
+    seconds = curve.step_seconds(len(lengths) + sum(lengths)) + draft_seconds
+    return expected_tokens(survival, lengths) / seconds
+
+
+def admit(
+    survival: torch.Tensor, curve: ThroughputCurve, draft_seconds: float = 0.0, limits: Sequence[int] | None = None
+) -> list[int]:
+    """Verification lengths by the paper's greedy rule.
+
+    Drafts are visited from the largest survival to the smallest, of equals the lower request and the lower position
+    first, and admitted until the first that does not raise the expected tokens per second. Where seconds bend upwards
+    or are a line, no other choice is better; behind a step of a staircase one may be, but to look for it is not
+    lossless.
+
+    Args:
+        survival: [R, k], falling along each row, as :func:`survival` gives it.
+        draft_seconds: what the drafter itself adds to the step.
+        limits: the most drafts of each request, R of them; they must not depend on the drafts. None for k.
+
+    Raises:
+        ValueError: a survival is NaN, outside 0 to 1 or above the one before it; limits or draft_seconds do not fit.
+    """
+    survival = _checked_survival(survival)
+    most = _checked_limits(limits, survival)
+    _check_seconds("draft_seconds", draft_seconds)
+    requests = len(survival)
+    values = survival.tolist()
+    visits = sorted((-values[r][j], r, j) for r in range(requests) for j in range(most[r]))
+    lengths = [0] * requests
+    if not visits:
+        return lengths
+    tokens, expected = requests, float(requests)
+    best = expected / (curve.step_seconds(tokens) + draft_seconds)
+    for falling, request, _ in visits:
+        tokens, expected = tokens + 1, expected - falling
+        reached = expected / (curve.step_seconds(tokens) + draft_seconds)
+        if not reached > best:
+            break
+        best = reached
+        lengths[request] += 1
+    return lengths
+
+
+def drafting_pays(
+    curve: ThroughputCurve, draft_seconds: float, survival_so_far: Sequence[float] | torch.Tensor, requests: int
+) -> bool:
+    """Whether drafting is expected to beat plain decoding, decided before anything is drafted.
+
+    Plain decoding gives ``requests`` tokens a step and pays no drafter. Drafting is rated at its best common length.
+
+    Args:
+        survival_so_far: [k], the share of past drafts whose prefix up to position j was accepted.
+        requests: that are decoded together, 1 or more.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+    if requests < 1:
+        raise ValueError(f"requests is {requests}; expected 1 or more")
+    _check_seconds("draft_seconds", draft_seconds)
+    row = _checked_survival(torch.as_tensor(survival_so_far, dtype=torch.float64)[None])
+    rows = row.expand(requests, -1)
+    plain = requests * curve.steps_per_second(requests)
+    return any(
+        throughput(rows, [length] * requests, curve, draft_seconds) > plain for length in range(1, row.shape[1] + 1)
+    )
+
+
+class Policy(Protocol):
+    """Chooses how many drafts of each request are verified."""
+
+    def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        """Verification lengths, R of them.
+
+        Args:
+            confidences: [R, k], of each draft the probability that it is accepted if all before it are.
+            limits: the most drafts of each request; None for k.
+
+        Raises:
+            ValueError: a confidence is NaN or outside 0 to 1, or the limits do not fit.
+        """
+
+
+@dataclass(frozen=True)
+class Never:
+    """Verify no draft: plain decoding."""
+
+    def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        _checked_limits(limits, survival(confidences))
+        return [0] * len(confidences)
+
+
+@dataclass(frozen=True)
+class Always:
+    """Verify the first ``drafts`` drafts, or as many as there are."""
+
+    drafts: int
+
+    def __post_init__(self) -> None:
+        if self.drafts < 0:
+            raise ValueError(f"drafts is {self.drafts}; expected 0 or more")
+
+    def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        return [min(self.drafts, most) for most in _checked_limits(limits, survival(confidences))]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Verify the drafts before the first whose own confidence is below ``confidence``; 0 takes all.
+
+    DeepSpec's rule for a single stream: it knows nothing of what a step costs or of other requests.
+    """
+
+    confidence: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence is {self.confidence}; expected 0 to 1")
+
+    def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        most = _checked_limits(limits, survival(confidences))
+        reached = (confidences >= self.confidence).cumprod(-1).sum(-1).tolist()
+        return [min(length, limit) for length, limit in zip(reached, most, strict=True)]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Verify what raises the expected tokens per second of all requests together: :func:`admit`."""
+
+    curve: ThroughputCurve
+    draft_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_seconds("draft_seconds", self.draft_seconds)
+
+    def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        return admit(survival(confidences), self.curve, self.draft_seconds, limits)
+
+
+def _check_probabilities(name: str, values: torch.Tensor) -> None:
+    wrong = ~((values >= 0) & (values <= 1))
+    if bool(wrong.any()):
+        row, place = wrong.nonzero()[0].tolist()
+        raise ValueError(f"{name}[{row}, {place}] is {float(values[row, place])}; expected a probability from 0 to 1")
+
+
+def _checked_survival(survival: torch.Tensor) -> torch.Tensor:
+    if survival.dim() != 2:
+        raise ValueError(f"survival has shape {list(survival.shape)}; expected [requests, drafts]")
+    survival = survival.detach().to("cpu", torch.float64)
+    _check_probabilities("survival", survival)
+    rising = survival[:, 1:] > survival[:, :-1]
+    if bool(rising.any()):
+        row, place = rising.nonzero()[0].tolist()
+        before, after = survival[row, place : place + 2].tolist()
+        raise ValueError(f"survival[{row}] rises from {before} to {after} at draft {place + 1}; expected it to fall")
+    return survival
+
+
+def _checked_limits(limits: Sequence[int] | None, survival: torch.Tensor) -> list[int]:
+    """How many drafts of each request may be verified, of those that there are."""
+    requests, drafts = survival.shape
+    if limits is None:
+        return [drafts] * requests
+    if len(limits) != requests:
+        raise ValueError(f"{len(limits)} limits for {requests} requests; expected one for each")
+    for request, most in enumerate(limits):
+        if most < 0:
+            raise ValueError(f"limits[{request}] is {most}; expected 0 or more")
+    return [min(most, drafts) for most in limits]
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} is {seconds}; expected 0 or more seconds")
