@@ -86,7 +86,8 @@ def test_the_inventory_adds_up_to_the_weights_ledger(preset):
 def test_the_inventory_is_the_header_of_the_reference_files(model):
     config = ModelConfig.from_json(golden_io.FOLDER / model / "config.json")
     found = header(golden_io.FOLDER / model / "weights.safetensors")
-    assert found == inventory(config)
+    # These files have no vision parts, though their configurations describe some.
+    assert found == inventory(config, ("model", "drafter"))
 
 
 def test_the_published_model_on_the_meta_device_has_the_published_parameters():

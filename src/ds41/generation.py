@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 import torch
 from tokenizers import Tokenizer
 
+from ds41.cache import Cache
 from ds41.decoder_tail import Decoder, check_decoder
+from ds41.dspark.decoding import Drafting, Draw, speculate
 from ds41.model import Model
 from ds41.sampling import check_sampling, sample
 from ds41.tokenizer import REPLACEMENT_CHARACTER
@@ -27,6 +30,8 @@ def generate(
     seed: int | None = None,
     stop_ids: Collection[int] | None = None,
     decoder: Decoder = "full",
+    drafting: Drafting | None = None,
+    image_vectors: torch.Tensor | None = None,
 ) -> Iterator[int]:
     """Continue a prompt; each id is given out as soon as it is drawn.
 
@@ -37,6 +42,9 @@ def generate(
         seed: of this sequence's own random numbers; None for another sequence each time.
         stop_ids: ids that end the sequence and are not given out; None for the configuration's ``eos_token_id``.
         decoder: how the prompt is run, as in :meth:`ds41.model.Model.prefill`.
+        drafting: how tokens are drafted; None draws one by one. The tokens follow the same distribution, and at
+            temperature 0 they are the same, but where the largest logits are equal up to rounding.
+        image_vectors: [I, hidden], for the prompt's positions with ``image_token_id`` (:mod:`ds41.vision`).
 
     Raises:
         ValueError: now, not at the first id: a value is out of its range, or prompt and new tokens together are more
@@ -55,17 +63,29 @@ def generate(
     def draw_all() -> Iterator[int]:
         if max_new_tokens == 0:
             return
-        cache = model.new_cache(len(prompt) + max_new_tokens)
-        logits = model.prefill(prompt[None], cache, decoder=decoder)[0]
-        for left in range(max_new_tokens - 1, -1, -1):
-            token = sample(logits, temperature, top_p, random)
+        chosen = Draw(temperature, top_p, random)
+        tokens = len(prompt) + max_new_tokens
+        drafts = drafting is not None and drafting.drafts
+        cache = drafting.drafter.new_cache(model, tokens) if drafts else model.new_cache(tokens)
+        logits = model.prefill(prompt[None], cache, decoder=decoder, image_vectors=image_vectors)[0]
+        first = sample(logits, temperature, top_p, random)
+        if drafts:
+            later = chain.from_iterable(speculate(model, drafting, cache, first, chosen, max_new_tokens - 1))
+        else:
+            later = _one_by_one(model, cache, first, chosen, max_new_tokens - 1)
+        for token in chain((first,), later):
             if token in stops:
                 return
             yield token
-            if left:
-                logits = model.decode(torch.tensor([token]), cache)[0, -1]
 
     return draw_all()
+
+
+def _one_by_one(model: Model, cache: Cache, token: int, chosen: Draw, most: int) -> Iterator[int]:
+    for _ in range(most):
+        logits = model.decode(torch.tensor([token]), cache)[0, -1]
+        token = sample(logits, chosen.temperature, chosen.top_p, chosen.random)
+        yield token
 
 
 def stream_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:

@@ -74,6 +74,13 @@ def draw(probabilities: torch.Tensor, random: torch.Generator) -> int:
     return _drawn(*nucleus(probabilities, math.inf), random)
 
 
+def require_finite(logits: torch.Tensor) -> None:
+    """Refuse logits from which nothing can be drawn (FloatingPointError): one is NaN, or the largest infinite."""
+    largest = logits.max()
+    if not torch.isfinite(largest):
+        raise FloatingPointError(f"the largest logit is {largest.item()}; no token can be drawn from such logits")
+
+
 def nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The smallest set of ids whose probabilities sum to ``top_p`` or more, likeliest first, the lower of equals first.
 
@@ -93,9 +100,8 @@ def nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, to
 
 def _softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Probabilities of float64 logits [vocab]; at temperature 0 all of it on the first of the largest."""
+    require_finite(logits)
     largest = logits.max()
-    if not torch.isfinite(largest):
-        raise FloatingPointError(f"the largest logit is {largest.item()}; no token can be drawn from such logits")
     if temperature == 0:
         first = torch.nonzero(logits == largest)[0]
         return torch.zeros_like(logits).index_fill_(0, first, 1.0)

@@ -60,6 +60,8 @@ class Ring:
 
     def copy(self, source: int, target: int) -> None:
         """Give sequence ``target`` the rows of sequence ``source``."""
+        if not self.slots:
+            return
         for part in self.parts:
             rows = part.unflatten(1, (-1, self.slots))
             rows[:, target] = rows[:, source]

@@ -17,7 +17,7 @@ from torch import nn
 
 from ds41.attention.memory import RoundTrip
 from ds41.block import Block, Hidden
-from ds41.cache import Cache
+from ds41.cache import Cache, CacheError
 from ds41.config import ConfigError, LayerPlan, ModelConfig
 from ds41.formats import WINDOW_KV
 from ds41.hyper_connections import collapse, first_weights, repeat_to_streams
@@ -176,10 +176,15 @@ class Drafter(nn.Module):
             ValueError: rows and tokens do not match, or a sequence is empty. CacheError: the cache has no windows for
                 draft layers.
         """
+        if cache.draft_layers != len(self.mtp):
+            raise CacheError(
+                f"the cache has windows for {cache.draft_layers} draft layers, the drafter {len(self.mtp)} layers; make "
+                "the cache with Drafter.new_cache()"
+            )
         firsts = [cache.lengths[row] for row in rows]
         if len(tokens) != len(firsts) or not all(firsts):
             raise ValueError(
-                f"{len(tokens)} tokens are to be followed in sequences of {firsts} tokens; expected one each"
+                f"{len(tokens)} tokens for sequences of lengths {firsts}; expected one each, no sequence empty"
             )
         first = torch.tensor(tokens, device=model.device)
         return self.guess(model, first, *self._block(cache, list(rows), firsts), pick)

@@ -1,13 +1,14 @@
 """Images from outside, checked before they are decoded, and their patches.
 
-Source: the released ``inference/image_processor.py`` for size, padding and normalisation. It does not say what becomes
-of transparency, 16-bit samples, animation and EXIF orientation; :func:`load_image` does.
+Source: the released ``inference/image_processor.py`` for size, padding and normalisation. What becomes of
+transparency, 16-bit samples, animation and EXIF orientation is chosen here: see :func:`load_image`.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import struct
 from pathlib import Path
@@ -19,13 +20,19 @@ from PIL import Image, ImageOps
 from ds41.config import VisionConfig
 from ds41.vision.sizes import ImageError, ImagePlan, plan_image
 
-# A 50-megapixel photograph fits; a decoded image takes at most a few hundred megabytes.
+# A 50-megapixel photograph fits. Decoding an image of this size takes from 0.3 to 1.5 GB, by its format.
 MAX_PIXELS = 2**26
-MAX_BYTES = 2**26
+# A file of nothing but empty chunks costs half a second for each megabyte.
+MAX_BYTES = 2**25
 # Formats that are decoded in this process, by a bounded amount of work for each byte and pixel.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 # A progressive JPEG has about ten scans. Each is a pass over the whole image, and a hostile one costs a few bytes.
-_MAX_JPEG_SCANS = 500
+_MAX_JPEG_SCANS = 50
+# Full segments of a file of MAX_BYTES, twice.
+_MAX_JPEG_SEGMENTS = 1024
+# Stuffed zeros, restarts and fill bytes follow 0xFF inside a scan; every other byte makes it a marker.
+_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 # What PIL's decoders raise for damaged data.
 _DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, OverflowError, IndexError, TypeError, struct.error)
 _PADDING = (127, 127, 127)
@@ -39,7 +46,7 @@ def load_image(
 
     Transparent parts show white, whatever colour is stored under them. 16-bit samples keep their upper byte.
     An animation gives its first frame; a PIL image gives the frame that it stands at. EXIF orientation is not applied
-    and colour profiles are not read: the released preprocessing does neither.
+    and colour profiles are not read: the pixels are taken as stored, since the source says nothing of either.
 
     Args:
         source: bytes or a path hold one of :data:`FORMATS`. max_pixels: the largest width times height, read from the
@@ -107,10 +114,24 @@ def _read(path: Path, name: str, max_bytes: int) -> bytes:
 def _check_bytes(data: bytes, name: str, max_bytes: int) -> None:
     if len(data) > max_bytes:
         raise ImageError(f"{name} has more than {max_bytes} bytes; expected at most that many")
-    # Inside a scan, 0xFF is always followed by zero: what is counted are markers.
-    scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
-    if scans > _MAX_JPEG_SCANS:
-        raise ImageError(f"{name} is a JPEG of {scans} scans; expected at most {_MAX_JPEG_SCANS}")
+    if data.startswith(b"\xff\xd8"):
+        _check_jpeg(data, name)
+
+
+def _check_jpeg(data: bytes, name: str) -> None:
+    """Count segments and scans up to the end marker; what lies inside a segment, a thumbnail say, is passed over."""
+    segments, scans, position = 0, 0, 2
+    while found := _JPEG_MARKER.search(data, position):
+        kind = data[found.end() - 1]
+        if kind == _JPEG_END:
+            break
+        segments, scans = segments + 1, scans + (kind == _JPEG_SCAN)
+        if segments > _MAX_JPEG_SEGMENTS:
+            raise ImageError(f"{name} is a JPEG of more than {_MAX_JPEG_SEGMENTS} segments; expected at most that many")
+        if scans > _MAX_JPEG_SCANS:
+            raise ImageError(f"{name} is a JPEG of more than {_MAX_JPEG_SCANS} scans; expected at most that many")
+        # Every segment that can stand here says its length, which counts its own two bytes.
+        position = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
 
 
 def _as_rgb(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
