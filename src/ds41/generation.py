@@ -65,11 +65,10 @@ def generate(
             return
         chosen = Draw(temperature, top_p, random)
         tokens = len(prompt) + max_new_tokens
-        drafts = drafting is not None and drafting.drafts
-        cache = drafting.drafter.new_cache(model, tokens) if drafts else model.new_cache(tokens)
+        cache = model.new_cache(tokens) if drafting is None else drafting.drafter.new_cache(model, tokens)
         logits = model.prefill(prompt[None], cache, decoder=decoder, image_vectors=image_vectors)[0]
         first = sample(logits, temperature, top_p, random)
-        if drafts:
+        if drafting is not None:
             later = chain.from_iterable(speculate(model, drafting, cache, first, chosen, max_new_tokens - 1))
         else:
             later = _one_by_one(model, cache, first, chosen, max_new_tokens - 1)

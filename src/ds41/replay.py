@@ -140,8 +140,8 @@ def feed_again(
     cache.write_history(torch.full_like(position, row), position, model.hasher.compress(recent, images))
 
 
-def snapshot_layers(config: ModelConfig, windows: KeptWindows) -> Iterable[int]:
-    """Whose windows are worth keeping between turns.
+def snapshot_layers(config: ModelConfig, windows: KeptWindows, draft_layers: int = 0) -> Iterable[int]:
+    """Whose windows are worth keeping between turns; ``draft_layers`` are numbered after the model's own.
 
     "prefill": the layers that a prefill runs on every token, the encoder's and the last source's. A sequence goes on
     exactly with them where at least a window of new tokens comes: the layers above begin anew there anyway. The
@@ -153,5 +153,6 @@ def snapshot_layers(config: ModelConfig, windows: KeptWindows) -> Iterable[int]:
     """
     if windows not in get_args(KeptWindows):
         raise ValueError(f"windows is {windows!r}; expected one of {get_args(KeptWindows)}")
-    count = config.num_hidden_layers if windows == "all" else config.decoder_start + 1
-    return range(min(count, config.num_hidden_layers))
+    if windows == "all":
+        return range(config.num_hidden_layers + draft_layers)
+    return range(min(config.decoder_start + 1, config.num_hidden_layers))

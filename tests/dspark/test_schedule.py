@@ -161,7 +161,11 @@ def test_policies():
     assert Optimum(FLAT).lengths(rows, limits=[2, 0, 7]) == [2, 0, 3]
     steep = ThroughputCurve((1, 2), (1.0, 2.0))
     assert Optimum(steep).lengths(rows) == [0, 0, 0]
-    assert Optimum(steep, draft_seconds=10.0).lengths(rows) == admit(survival(rows), steep, 10.0) != [0, 0, 0]
+    assert (
+        Optimum(steep, ThroughputCurve((1, 2), (10.0, 10.0))).lengths(rows)
+        == admit(survival(rows), steep, 10.0)
+        != [0, 0, 0]
+    )
 
 
 @pytest.mark.parametrize("policy", [Never(), Always(3), Threshold(0.5), Optimum(FLAT)], ids=repr)
@@ -272,8 +276,7 @@ def test_policies_refuse_what_they_cannot_use(policy, rows, limits, message):
         (lambda: admit(torch.tensor([[torch.nan]]), FLAT), r"survival\[0, 0\] is nan"),
         (lambda: admit(torch.tensor([0.5]), FLAT), r"survival has shape \[1\]"),
         (lambda: admit(torch.tensor([[0.5]]), FLAT, draft_seconds=-1.0), r"draft_seconds is -1\.0"),
-        (lambda: Optimum(FLAT, float("nan")), "draft_seconds is nan"),
-        (lambda: Always(-1), "drafts is -1"),
+        (lambda: Always(-1), "count is -1"),
         (lambda: Threshold(1.5), r"confidence is 1\.5"),
         (lambda: Threshold(float("nan")), "confidence is nan"),
         (lambda: drafting_pays(FLAT, 0.0, [0.5], 0), "requests is 0"),
@@ -283,3 +286,20 @@ def test_policies_refuse_what_they_cannot_use(policy, rows, limits, message):
 def test_values_out_of_range(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_policies_say_whether_to_draft():
+    survived = torch.tensor([0.9, 0.8])
+    dear = ThroughputCurve((1, 2), (5.0, 5.0))
+    assert [policy.drafts(survived, 1) for policy in (Never(), Always(0), Always(1), Threshold(0.9))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert Optimum(FLAT).drafts(survived, 3)
+    assert not Optimum(FLAT, dear).drafts(survived, 3)
+    # A drafter whose time grows with the requests pays for few of them and not for many.
+    growing = ThroughputCurve((1, 100), (0.01, 100.0))
+    assert Optimum(FLAT, growing).drafts(survived, 1)
+    assert not Optimum(FLAT, growing).drafts(survived, 50)

@@ -100,7 +100,7 @@ def first_two(
 @pytest.mark.parametrize(("pair", "drafts"), [("near", 0), *((pair, drafts) for pair in PAIRS for drafts in (1, 2, 3))])
 def test_the_first_two_tokens_follow_the_target(pair, drafts):
     target, proposed = PAIRS[pair]
-    counts = first_two(target, proposed, drafts, 800)
+    counts = first_two(target, proposed, drafts, 700)
     assert chi_square(counts.sum(1), target[0]) > RIGHT
     assert chi_square(counts, joint(target)) > RIGHT
 
@@ -115,6 +115,7 @@ def test_the_drafter_alone_would_be_noticed():
 # What the drafter believes of its next token, by the token before it; the last row is the beginning's.
 CONFIDENCE = torch.tensor([0.95, 0.2, 0.7, 0.45, 0.6], dtype=torch.float64)
 # The second and third token cost a third of the first each, the fourth little, the fifth much.
+DEAR = ThroughputCurve((1, 2), (0.3, 0.3))
 STAIRS = ThroughputCurve((1, 2, 3, 4, 5), (1.0, 1.3, 1.6, 1.7, 2.5))
 # Only two drafts together can pay.
 LATE = ThroughputCurve((1, 2, 3), (1.0, 2.0, 2.01))
@@ -126,7 +127,9 @@ def confidences(tokens: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "policy", [Optimum(STAIRS), Optimum(STAIRS, 0.3), Threshold(0.5)], ids=["stairs", "dear drafts", "threshold"]
+    "policy",
+    [Optimum(STAIRS), Optimum(STAIRS, DEAR), Threshold(0.5)],
+    ids=["stairs", "dear drafts", "threshold"],
 )
 @pytest.mark.parametrize("pair", ["far", "zeros"])
 def test_lengths_by_what_came_before_leave_the_target_as_it_is(policy, pair):
@@ -139,7 +142,7 @@ def test_lengths_by_what_came_before_leave_the_target_as_it_is(policy, pair):
         chosen.add(found)
         return found
 
-    counts = first_two(target, proposed, 3, 800, length)
+    counts = first_two(target, proposed, 3, 700, length)
     assert len(chosen) > 1
     assert chi_square(counts.sum(1), target[0]) > RIGHT
     assert chi_square(counts, joint(target)) > RIGHT

@@ -123,6 +123,12 @@ def test_every_size_fits_or_is_refused(width, height, limit, patch, ratio, least
     check(plan, vision)
 
 
+def test_one_patch_a_token_leaves_no_side_empty():
+    vision = dataclasses.replace(FLASH, downsample_ratio=1, max_image_tokens=5, min_pixels=0)
+    plan = plan_image(1500, 1000, vision)
+    assert (plan.patches_across, plan.patches_down, plan.span_tokens) == (1, 1, 4)
+
+
 @pytest.mark.parametrize("other", [1, 2, 13, 544, 1302, 20000])
 def test_no_size_up_to_20000_is_refused_at_the_published_limit(other):
     for side in range(1, 20001, 7):

@@ -13,10 +13,13 @@ import torch
 from ds41.cache import Cache
 from ds41.dspark.calibration import Calibration
 from ds41.dspark.drafter import Drafter
-from ds41.dspark.schedule import Never, Policy
+from ds41.dspark.schedule import Policy, survival
 from ds41.dspark.verification import verify
 from ds41.model import Model
 from ds41.sampling import distribution, draw, require_finite
+
+# How much of what was known of drafts a round leaves, and how many rounds without any go by before the next look.
+_KEPT, _LOOK_AGAIN = 0.9, 32
 
 
 @dataclass
@@ -33,17 +36,24 @@ class Proposal:
     """Drafts of one sequence.
 
     ids: k of them. proposed: float64 [k, vocab], what they were drawn from; None at temperature 0, where each is the
-    likeliest. confidences: [k], the probability of each that it is accepted if all before it are.
+    likeliest. confidences: [k], the probability of each that it is accepted if all before it are. drafted: how many
+    there were before the policy chose.
     """
 
     ids: tuple[int, ...]
     proposed: torch.Tensor | None
     confidences: torch.Tensor
+    drafted: int
 
     def first(self, count: int) -> Proposal:
         """The first ``count`` drafts alone."""
         proposed = None if self.proposed is None else self.proposed[:count]
-        return Proposal(self.ids[:count], proposed, self.confidences[:count])
+        return Proposal(self.ids[:count], proposed, self.confidences[:count], self.drafted)
+
+
+def no_drafts() -> Proposal:
+    """A proposal of nothing."""
+    return Proposal((), None, torch.empty(0), 0)
 
 
 @dataclass
@@ -79,23 +89,32 @@ class DraftCounts:
 class Drafting:
     """How a model's tokens are drafted.
 
-    policy: how many drafts are verified. calibration: of the confidences; None takes them as they are. counts: grows
-    with every round.
-
-    With :class:`~ds41.dspark.schedule.Never` the drafter does not run.
+    policy: how many drafts are verified, and whether there should be any. calibration: of the confidences; None takes
+    them as they are. counts: grows with every round.
     """
 
     drafter: Drafter
     policy: Policy
     calibration: Calibration | None = None
     counts: DraftCounts = field(init=False)
+    _survival: torch.Tensor | None = field(init=False, default=None)
+    _left_out: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.counts = DraftCounts(self.drafter.config.dspark_block_size)
 
-    @property
-    def drafts(self) -> bool:
-        return not isinstance(self.policy, Never)
+    def wants(self, requests: int) -> bool:
+        """Whether to draft for so many sequences together, by how drafts have done lately.
+
+        Where the policy leaves drafting out it is asked for all the same once in a while: nothing else would tell that
+        the text has become easier to guess.
+        """
+        hopes = torch.ones(self.counts.size, dtype=torch.float64)
+        if self.policy.drafts(hopes if self._survival is None else self._survival, requests):
+            self._left_out = 0
+            return True
+        self._left_out += 1
+        return self.policy.looks_again and self._left_out % _LOOK_AGAIN == 0
 
     def propose(
         self, model: Model, cache: Cache, last: Mapping[int, int], draws: Mapping[int, Draw], limits: Mapping[int, int]
@@ -107,20 +126,23 @@ class Drafting:
                 that may be verified.
         """
         rows = [row for row in last if limits[row] > 0]
-        proposals = {row: Proposal((), None, torch.empty(0)) for row in last}
-        if not rows or not self.drafts:
+        proposals = {row: no_drafts() for row in last}
+        if not rows:
             return proposals
         found = propose(self.drafter, model, cache, {row: last[row] for row in rows}, draws, self.calibration)
         confidences = torch.stack([found[row].confidences for row in rows])
+        self._remember(survival(confidences).mean(0))
         for row, length in zip(rows, self.policy.lengths(confidences, [limits[row] for row in rows]), strict=True):
             proposals[row] = found[row].first(length)
         return proposals
 
-    def settle(self, proposal: Proposal, logits: torch.Tensor, draw: Draw) -> list[int]:
+    def _remember(self, latest: torch.Tensor) -> None:
+        self._survival = latest if self._survival is None else torch.lerp(self._survival, latest, 1 - _KEPT)
+
+    def settle(self, proposal: Proposal, logits: torch.Tensor, drawing: Draw) -> list[int]:
         """The tokens that a verified step yields; :func:`settle`, counted."""
-        tokens = settle(proposal, logits, draw)
-        drafted = self.counts.size if self.drafts else 0
-        self.counts.add(drafted, len(proposal.ids), len(tokens) - 1)
+        tokens = settle(proposal, logits, drawing)
+        self.counts.add(proposal.drafted, len(proposal.ids), len(tokens) - 1)
         return tokens
 
 
@@ -154,7 +176,9 @@ def propose(
     confidences = torch.sigmoid(confidences) if calibration is None else calibration.probabilities(confidences)
     ids = found.ids.tolist()
     return {
-        row: Proposal(tuple(ids[place]), torch.stack(kept[place]) if kept[place] else None, confidences[place])
+        row: Proposal(
+            tuple(ids[place]), torch.stack(kept[place]) if kept[place] else None, confidences[place], len(ids[place])
+        )
         for place, row in enumerate(rows)
     }
 
@@ -194,7 +218,9 @@ def speculate(
     """
     token = first
     while most > 0:
-        proposal = drafting.propose(model, cache, {0: token}, {0: chosen}, {0: most - 1})[0]
+        proposal = no_drafts()
+        if drafting.wants(1):
+            proposal = drafting.propose(model, cache, {0: token}, {0: chosen}, {0: most - 1})[0]
         logits = model.decode(torch.tensor([token, *proposal.ids]), cache)[0]
         tokens = drafting.settle(proposal, logits, chosen)
         cache.truncate(0, cache.lengths[0] - (len(proposal.ids) - (len(tokens) - 1)))

@@ -178,8 +178,8 @@ class Drafter(nn.Module):
         """
         if cache.draft_layers != len(self.mtp):
             raise CacheError(
-                f"the cache has windows for {cache.draft_layers} draft layers, the drafter {len(self.mtp)} layers; make "
-                "the cache with Drafter.new_cache()"
+                f"the cache has windows for {cache.draft_layers} draft layers, the drafter {len(self.mtp)} layers; "
+                "make the cache with Drafter.new_cache()"
             )
         firsts = [cache.lengths[row] for row in rows]
         if len(tokens) != len(firsts) or not all(firsts):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -115,7 +115,15 @@ def drafting_pays(
 
 
 class Policy(Protocol):
-    """Chooses how many drafts of each request are verified."""
+    """Chooses how many drafts of each request are verified, and whether any are made.
+
+    looks_again: whether an answer of :meth:`drafts` may change with what is drafted.
+    """
+
+    looks_again: ClassVar[bool]
+
+    def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        """Whether to run the drafter for so many requests; survival_so_far [k] as :func:`drafting_pays` takes it."""
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
         """Verification lengths, R of them.
@@ -131,7 +139,12 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Never:
-    """Verify no draft: plain decoding."""
+    """Draft nothing: plain decoding."""
+
+    looks_again: ClassVar[bool] = False
+
+    def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        return False
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
         _checked_limits(limits, survival(confidences))
@@ -140,16 +153,20 @@ class Never:
 
 @dataclass(frozen=True)
 class Always:
-    """Verify the first ``drafts`` drafts, or as many as there are."""
+    """Verify the first ``count`` drafts, or as many as there are."""
 
-    drafts: int
+    count: int
+    looks_again: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.drafts < 0:
-            raise ValueError(f"drafts is {self.drafts}; expected 0 or more")
+        if self.count < 0:
+            raise ValueError(f"count is {self.count}; expected 0 or more")
+
+    def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        return self.count > 0
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
-        return [min(self.drafts, most) for most in _checked_limits(limits, survival(confidences))]
+        return [min(self.count, most) for most in _checked_limits(limits, survival(confidences))]
 
 
 @dataclass(frozen=True)
@@ -160,10 +177,14 @@ class Threshold:
     """
 
     confidence: float
+    looks_again: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence is {self.confidence}; expected 0 to 1")
+
+    def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        return True
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
         most = _checked_limits(limits, survival(confidences))
@@ -173,16 +194,27 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Verify what raises the expected tokens per second of all requests together: :func:`admit`."""
+    """Verify what raises the expected tokens per second of all requests together (:func:`admit`), and draft only where
+    that beats plain decoding (:func:`drafting_pays`).
+
+    curve: seconds of a step of the model by its tokens. drafter: seconds of a draft by the requests that are drafted
+    for; None for a drafter that takes no time.
+    """
 
     curve: ThroughputCurve
-    draft_seconds: float = 0.0
+    drafter: ThroughputCurve | None = None
+    looks_again: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        _check_seconds("draft_seconds", self.draft_seconds)
+    def draft_seconds(self, requests: int) -> float:
+        """Seconds that drafting for so many requests adds to a step."""
+        return 0.0 if self.drafter is None else self.drafter.step_seconds(requests)
+
+    def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        return drafting_pays(self.curve, self.draft_seconds(requests), survival_so_far, requests)
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
-        return admit(survival(confidences), self.curve, self.draft_seconds, limits)
+        survived = survival(confidences)
+        return admit(survived, self.curve, self.draft_seconds(len(survived)), limits)
 
 
 def _check_probabilities(name: str, values: torch.Tensor) -> None:

@@ -42,9 +42,13 @@ class Tiers:
         return self.model.config.sliding_window
 
 
-def window_key(keys: PrefixKeys, tokens: int, kept: KeptWindows, decoder: str) -> bytes:
-    """Under what the window pool keeps the windows of a prefix: they also depend on how the decoder was run."""
-    return hashlib.sha256(f"ds41 windows 1 {kept} {decoder} ".encode() + keys.at(tokens)).digest()
+def window_key(tiers: Tiers, keys: PrefixKeys, tokens: int, decoder: str) -> bytes:
+    """Under what the window pool keeps the windows of a prefix.
+
+    They also depend on how the decoder was run, and on whether a drafter's are among them.
+    """
+    drafts = f" {tiers.cache.draft_layers} draft layers" if tiers.cache.draft_layers else ""
+    return hashlib.sha256(f"ds41 windows 1 {tiers.kept_windows}{drafts} {decoder} ".encode() + keys.at(tokens)).digest()
 
 
 def start_turn(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder: str) -> None:
@@ -107,7 +111,7 @@ def _find_windows(tiers: Tiers, keys: PrefixKeys, tokens: int, decoder: str) -> 
     if tiers.windows is None or not tokens:
         return None, 0
     lengths = range(tokens, max(0, tokens - tiers.window), -1)
-    wanted = {window_key(keys, n, tiers.kept_windows, decoder): n for n in lengths}
+    wanted = {window_key(tiers, keys, n, decoder): n for n in lengths}
     lease = tiers.windows.take(list(wanted))
     return (None, 0) if lease is None else (lease, wanted[lease.key])
 

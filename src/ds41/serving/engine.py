@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ds41.cache import CacheError, PagePool
 from ds41.decoder_tail import Decoder, check_decoder
+from ds41.dspark import Drafting
 from ds41.model import Model
 from ds41.replay import KeptWindows, ShortHits, plan_replay, snapshot_layers
 from ds41.serving.admission import Tiers
@@ -39,6 +40,9 @@ class Engine:
         short_hits: what a hit of at most one window is worth, as in :func:`ds41.replay.plan_replay`.
         windows: of which layers windows are kept, as in :func:`ds41.replay.snapshot_layers`.
         fingerprint: of model and formats; :func:`model_fingerprint` if None.
+        drafting: drafts for all answers, and which of them are verified; None draws token by token. What is drawn
+            follows the same distribution. How many drafts are verified may depend on what else is running, so a seed
+            gives the same tokens again only under the same load.
 
     Every method may be called from any thread; a step runs in the thread that asks for a token.
 
@@ -60,6 +64,7 @@ class Engine:
         short_hits: ShortHits = "recompute",
         windows: KeptWindows = "all",
         fingerprint: bytes | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         check_decoder(decoder)
         snapshot_layers(model.config, windows)
@@ -78,14 +83,17 @@ class Engine:
         if store is not None and store.layout != self._pages.layout:
             raise CacheError("the store's pages are those of another configuration; make it with this model's layout")
         # One token that can be taken back lets a decode step be repeated.
-        rollback = max(1, model.config.dspark_block_size)
-        cache = model.new_cache(self.max_tokens, rows, pool=self._pages, rollback=rollback)
+        options = {"pool": self._pages, "rollback": max(1, model.config.dspark_block_size)}
+        if drafting is None:
+            cache = model.new_cache(self.max_tokens, rows, **options)
+        else:
+            cache = drafting.drafter.new_cache(model, self.max_tokens, rows, **options)
         self._tiers = Tiers(model, cache, ResidentPages(self._pages), store, pool, windows, short_hits)
         self._root = model_fingerprint(model) if fingerprint is None else fingerprint
         if store is not None and store.fingerprint != self._root:
             raise CacheError("the store's fingerprint is that of another model; make it with model_fingerprint(model)")
         self._shares = store is not None and store.share_tenants
-        self._steps = Steps(self._tiers, self._keys, decoder, step_tokens)
+        self._steps = Steps(self._tiers, self._keys, decoder, step_tokens, drafting)
         self.counters = self._steps.counters
         self._lock = threading.RLock()
         self._closed = False

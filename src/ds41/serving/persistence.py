@@ -43,8 +43,8 @@ def store_windows(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder:
     if tiers.windows is None:
         return
     session, length = turn.session, tiers.cache.lengths[row]
-    key = window_key(keys, length, tiers.kept_windows, decoder)
-    layers = snapshot_layers(tiers.model.config, tiers.kept_windows)
+    key = window_key(tiers, keys, length, decoder)
+    layers = snapshot_layers(tiers.model.config, tiers.kept_windows, tiers.cache.draft_layers)
     data = tiers.cache.window_snapshot(row, layers).to_bytes()
     try:
         if tiers.windows.put(key, data):

@@ -8,6 +8,7 @@ import torch
 
 from ds41.cache import CacheError, OutOfPages
 from ds41.decoder_tail import Decoder, Tails, begin_tail, tail_starts
+from ds41.dspark import Drafting
 from ds41.replay import feed_again
 from ds41.sampling import sample
 from ds41.serving.admission import Tiers, start_turn
@@ -28,6 +29,9 @@ ENGINE_COUNTERS = (
     "computed_tokens",
     "replayed_tokens",
     "generated_tokens",
+    "drafted_tokens",
+    "verified_tokens",
+    "accepted_tokens",
     "windows_live",
     "windows_restored",
     "windows_replayed",
@@ -45,7 +49,8 @@ class Steps:
     """Turns on the rows of a cache, from the queue to their end.
 
     Args:
-        keys: the keys of a session's prefix. step_tokens: the most tokens of prompts that a step reads.
+        keys: the keys of a session's prefix. step_tokens: the most tokens of prompts that a step reads. drafting: how
+            answers are drafted, or None.
     """
 
     def __init__(
@@ -54,8 +59,10 @@ class Steps:
         keys: Callable[[Session, Sequence[int]], PrefixKeys],
         decoder: Decoder,
         step_tokens: int,
+        drafting: Drafting | None = None,
     ) -> None:
         self._tiers, self._keys, self._decoder, self._step_tokens = tiers, keys, decoder, step_tokens
+        self._drafting = drafting
         self.rows, self.queue, self._tails = Rows(tiers.cache, tiers.resident), FairQueue(), Tails(tiers.cache.batch)
         self.counters = Counters(ENGINE_COUNTERS)
 
@@ -73,6 +80,7 @@ class Steps:
             drawn = self._one_by_one(pieces, error)
         for row, logits in drawn.items():
             self._guarded(turns[row], row, self._draw, logits)
+        self._propose([row for row in drawn if row in self.rows.active])
         return True
 
     def end_cancelled(self) -> None:
@@ -110,7 +118,8 @@ class Steps:
             start_turn(self._tiers, turn, row, self._keys(session, turn.ids), self._decoder)
             session.row = row
         end = len(turn.ids)
-        starts = tail_starts(self._tiers.model.config, cache.lengths[row], end, self._decoder)
+        drafts = cache.follower is not None
+        starts = tail_starts(self._tiers.model.config, cache.lengths[row], end, self._decoder, drafts)
         begin_tail(cache, row, starts)
         self._tails.set(row, starts)
 
@@ -123,8 +132,9 @@ class Steps:
         return dict(self.rows.active)
 
     def _pieces(self, turns: dict[int, Turn]) -> dict[int, list[int]]:
-        """The next tokens of every turn: one of an answer, a fair share of the step for each prompt."""
+        """The next tokens of every turn: one of an answer and its drafts, a fair share of the step for each prompt."""
         for row, turn in turns.items():
+            self._take_drafts_back(turn, row)
             if self._tiers.cache.lengths[row] == len(turn.ids):
                 # An interrupt came between the last step and its draw.
                 feed_again(self._tiers.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1)
@@ -133,13 +143,23 @@ class Steps:
         reading = [row for row, count in left.items() if count > 1]
         shares = dict(zip(reading, share_out(self._step_tokens, [left[row] for row in reading]), strict=True))
         counts = {row: shares.get(row, 1) for row in turns}
-        return {row: turns[row].ids[lengths[row] : lengths[row] + count] for row, count in counts.items() if count}
+        pieces = {row: turns[row].ids[lengths[row] : lengths[row] + count] for row, count in counts.items() if count}
+        for row, piece in pieces.items():
+            if left[row] == 1 and turns[row].proposal is not None:
+                piece += turns[row].proposal.ids
+        return pieces
+
+    def _take_drafts_back(self, turn: Turn, row: int) -> None:
+        """Of a step that was interrupted before its drafts were judged."""
+        if self._tiers.cache.lengths[row] > len(turn.ids):
+            self._tiers.cache.truncate(row, len(turn.ids))
 
     def _advance(self, pieces: dict[int, list[int]]) -> dict[int, torch.Tensor]:
-        """Feed pieces by row; logits of the rows whose sequence is read to its end."""
+        """Feed pieces by row; for rows whose sequence is read to its end the logits of its end and of each draft."""
         cache = self._tiers.cache
         lengths, turns = cache.lengths, self.rows.active
-        ended = [row for row, piece in pieces.items() if lengths[row] + len(piece) == len(turns[row].ids)]
+        beyond = {row: lengths[row] + len(piece) - len(turns[row].ids) for row, piece in pieces.items()}
+        ended = {row: 1 + drafts for row, drafts in beyond.items() if drafts >= 0}
         rows = [torch.tensor(pieces.get(row, ()), dtype=torch.int64) for row in range(cache.batch)]
         logits = self._tiers.model.extend(rows, cache, ended, self._tails)
         for row, piece in pieces.items():
@@ -150,7 +170,7 @@ class Steps:
             self._store_early(turns[row], row)
         for row in ended:
             self._tails.set(row, {})
-        return dict(zip(ended, logits.unbind(0), strict=True))
+        return dict(zip(ended, logits.split(list(ended.values())), strict=True))
 
     def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
         """After a step that failed: whoever fails alone was the reason, and the others go on."""
@@ -191,20 +211,58 @@ class Steps:
             self._fail(turn, row, error)
 
     def _draw(self, turn: Turn, row: int, logits: torch.Tensor) -> None:
-        sampling = turn.sampling
-        finish = turn.draw(sample(logits, sampling.temperature, sampling.top_p, turn.random))
-        if finish is not None:
-            self._finish(turn, row, finish)
+        for token in self._judge(turn, row, logits):
+            finish = turn.draw(token)
+            if finish is not None:
+                self._finish(turn, row, finish)
+                return
+
+    def _judge(self, turn: Turn, row: int, logits: torch.Tensor) -> list[int]:
+        """The tokens that a step yields for a turn; drafts that do not stand leave the cache."""
+        proposal, turn.proposal = turn.proposal, None
+        if self._drafting is None or proposal is None:
+            return [sample(logits[0], turn.sampling.temperature, turn.sampling.top_p, turn.random)]
+        tokens = self._drafting.settle(proposal, logits, turn.drawing)
+        verified, accepted = len(proposal.ids), len(tokens) - 1
+        report, cache = turn.report, self._tiers.cache
+        report.verified_tokens += verified
+        report.accepted_tokens += accepted
+        report.computed_tokens -= verified - accepted
+        cache.truncate(row, cache.lengths[row] - (verified - accepted))
+        return tokens
+
+    def _propose(self, rows: Sequence[int]) -> None:
+        """Draft for the turns that have just drawn a token and go on."""
+        turns = {row: self.rows.active[row] for row in rows}
+        if self._drafting is None or not turns or not self._drafting.wants(len(turns)):
+            return
+        try:
+            self._draft(turns)
+        except Exception:
+            # Whoever fails alone was the reason.
+            for row, turn in turns.items():
+                self._guarded(turn, row, lambda turn, row: self._draft({row: turn}))
+
+    def _draft(self, turns: dict[int, Turn]) -> None:
+        last = {row: turn.ids[-1] for row, turn in turns.items()}
+        draws = {row: turn.drawing for row, turn in turns.items()}
+        limits = {row: turn.most_tokens - len(turn.ids) - 1 for row, turn in turns.items()}
+        found = self._drafting.propose(self._tiers.model, self._tiers.cache, last, draws, limits)
+        for row, proposal in found.items():
+            turns[row].proposal = proposal
+            turns[row].report.drafted_tokens += proposal.drafted
 
     def _store_early(self, turn: Turn, row: int) -> None:
         page_tokens = self._tiers.cache.pool.layout.page_tokens
-        whole = self._tiers.cache.lengths[row] // page_tokens * page_tokens
+        # Beyond the ids lie drafts that nobody has judged.
+        whole = min(self._tiers.cache.lengths[row], len(turn.ids)) // page_tokens * page_tokens
         if whole - turn.stored >= _STORED_AT_ONCE * page_tokens:
             store_pages(self._tiers, turn, row, whole)
 
     def _finish(self, turn: Turn, row: int, finish: Finish) -> None:
         """Persist a turn's state and park its row."""
         session, cache = turn.session, self._tiers.cache
+        self._take_drafts_back(turn, row)
         length = cache.lengths[row]
         keys = self._keys(session, turn.ids[:length])
         store_pages(self._tiers, turn, row, length)
@@ -229,7 +287,9 @@ class Steps:
         turn.session.turn = None
         report = turn.report
         self.counters.add("turns")
-        for name in ("new", "live", "resident", "store", "computed", "replayed", "generated"):
+        for name in (
+            "new", "live", "resident", "store", "computed", "replayed", "generated", "drafted", "verified", "accepted",
+        ):  # fmt: skip
             self.counters.add(f"{name}_tokens", getattr(report, f"{name}_tokens"))
         self.counters.add(f"windows_{report.windows}")
         if finish in ("cancelled", "failed"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from ds41.dspark import Draw, Proposal
 from ds41.sampling import check_sampling
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class TurnReport:
     replayed_tokens               fed again although their entries were there
     computed_tokens               fed for the first time, those of the answer included
     generated_tokens              of the answer
+    drafted_tokens                of the answer's places, how many were drafted; verified_tokens: of those, how many
+                                  the model was fed; accepted_tokens: how many of these stand
     stored_tokens, stored_bytes   whose pages were written to the prefix store, and the bytes of those pages
     kept_window_bytes             written to the window pool
     refused                       why something could not be stored, or None
@@ -55,6 +58,9 @@ class TurnReport:
     replayed_tokens: int = 0
     computed_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    verified_tokens: int = 0
+    accepted_tokens: int = 0
     stored_tokens: int = 0
     stored_bytes: int = 0
     kept_window_bytes: int = 0
@@ -95,6 +101,7 @@ class Turn:
 
     ids: the whole sequence, history, prompt and answer so far. answer: where the answer begins in it. ready: tokens
     of the answer that the stream has not given out. stored: leading tokens whose pages are in the prefix store.
+    proposal: drafts of what follows ``ids``, to be fed and verified in the next step.
     alone_until: a step that failed had brought it to this length; until it is there again, it has steps to itself.
     """
 
@@ -110,6 +117,7 @@ class Turn:
     alone_until: int = 0
     began: float = field(default_factory=time.perf_counter)
     random: torch.Generator = field(default_factory=torch.Generator)
+    proposal: Proposal | None = None
 
     def __post_init__(self) -> None:
         self.answer = self.report.context_tokens = len(self.ids)
@@ -121,6 +129,11 @@ class Turn:
     @property
     def done(self) -> bool:
         return self.report.finish is not None
+
+    @property
+    def drawing(self) -> Draw:
+        """How its tokens are drawn, and with which random numbers."""
+        return Draw(self.sampling.temperature, self.sampling.top_p, self.random)
 
     @property
     def most_tokens(self) -> int:
@@ -140,8 +153,11 @@ class Turn:
 
     def begin_anew(self, alone_until: int) -> None:
         """Its row is lost: what it had hit and computed does not count any more."""
-        self.alone_until = alone_until
-        kept = ("context_tokens", "new_tokens", "generated_tokens", "first_token_s", "stored_tokens", "stored_bytes")
+        self.alone_until, self.proposal = alone_until, None
+        kept = (
+            "context_tokens", "new_tokens", "generated_tokens", "drafted_tokens", "verified_tokens", "accepted_tokens",
+            "first_token_s", "stored_tokens", "stored_bytes",
+        )  # fmt: skip
         self.report = TurnReport(**{name: getattr(self.report, name) for name in kept})
 
     def end(self, finish: Finish) -> None:

@@ -147,7 +147,8 @@ def _largest_grid(width: int, height: int, vision: VisionConfig) -> tuple[int, i
         return (room - 1) * ratio, ratio
     unit = patch * ratio
     scale = min(math.floor(tokens_across) * unit / width, math.floor(tokens_down) * unit / height)
-    return math.floor(width * scale / patch), math.floor(height * scale / patch)
+    # At one patch a token, less than a patch may be left of the shorter side.
+    return max(1, math.floor(width * scale / patch)), max(1, math.floor(height * scale / patch))
 
 
 def _check_visible(plan: ImagePlan) -> None:
