@@ -17,8 +17,8 @@ FLOORS = (
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
     "economics candidates counterfactuals report window_persistence window_cone",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
-    "block decoder_tail model checkpoint flops trained",
-    "sampling generation replay dspark vision",
+    "block decoder_tail model checkpoint flops",
+    "sampling generation replay dspark vision trained",
     "serving training probes",
     "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
     "chat chat_turn cli_tables conversation exercises __main__",

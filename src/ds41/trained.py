@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 
 from ds41.checkpoint import load_checkpoint
+from ds41.dspark import Calibration, Drafter, load_drafter
 from ds41.linear import Quantization
 from ds41.model import Model
+from ds41.vision import Vision, load_vision
 
 TRAINED = ("nano",)
 
@@ -31,6 +33,16 @@ def trained_card(name: str = "nano") -> dict:
     return json.loads(trained_folder(name).joinpath("card.json").read_text(encoding="utf-8"))
 
 
+def trained_drafting(name: str = "nano") -> dict:
+    """What was measured of a shipped model's drafter (``benchmarks/drafting.py``)."""
+    return json.loads(trained_folder(name).joinpath("drafting.json").read_text(encoding="utf-8"))
+
+
+def trained_seeing(name: str = "nano") -> dict:
+    """What was measured of a shipped model's vision tower (``benchmarks/seeing.py``)."""
+    return json.loads(trained_folder(name).joinpath("seeing.json").read_text(encoding="utf-8"))
+
+
 def trained_log(name: str = "nano") -> dict[str, list]:
     """The curve of its run by column: step, stage, text, answers, alignment, rate, seconds, tokens."""
     return json.loads(trained_folder(name).joinpath("log.json").read_text(encoding="utf-8"))
@@ -44,3 +56,21 @@ def load_trained(
 ) -> Model:
     """A shipped model: "nano" was trained by ``ds41 train --preset nano``; its card lies beside it."""
     return load_checkpoint(trained_folder(name), quantization, dtype, device)
+
+
+def load_trained_drafter(
+    name: str = "nano",
+    quantization: Quantization = "cache",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> tuple[Drafter, Calibration]:
+    """The drafter of a shipped model, and the temperatures of its confidences."""
+    calibration = Calibration.from_dict(trained_drafting(name)["calibration"])
+    return load_drafter(trained_folder(name), quantization, dtype, device), calibration
+
+
+def load_trained_vision(
+    name: str = "nano", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Vision:
+    """The vision tower of a shipped model."""
+    return load_vision(trained_folder(name), dtype, device)

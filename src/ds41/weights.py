@@ -1,14 +1,14 @@
 """The weights' ledger: parameters and stored bytes of each group, in all and as one decoded token touches them.
 
-Counts every tensor of the released checkpoint's backbone and Engram from the configuration: 551,566,180,464
-parameters (the "552B") and 196,928,504,320 (the "196B"). Draft layers and the vision tower are left out.
+Counts every tensor of the released checkpoint from the configuration: 551,566,180,464 parameters of the backbone (the
+"552B"), 196,928,504,320 of Engram (the "196B"), 14,225,362,530 of the draft layers and 485,268,480 of the vision part.
 Bytes are those of the checkpoint's formats: FP8 with one E8M0 scale per tile, FP4 experts with one per 32
 channels, BF16 and FP32 for the rest. Source: the released configuration; report sections 2.4 and 4.2.1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ds41.config import ConfigError, LayerPlan, ModelConfig
 
@@ -136,6 +136,39 @@ def backbone(config: ModelConfig) -> Weights:
 def engram(config: ModelConfig) -> Weights:
     """Both Engram modules, tables included: the "196B"."""
     return engram_table(config) + len(config.engram_layer_ids) * engram_projection(config)
+
+
+def drafter(config: ModelConfig) -> Weights:
+    """The draft layers, 14,225,362,530 parameters as published; embedding and head are the backbone's.
+
+    A window is all that their attention has, and their experts are fewer. Beside the layers: what joins the target's
+    streams, the last norm, the Markov head and the confidence head. Nothing for a configuration without draft layers.
+    """
+    if not config.num_nextn_predict_layers:
+        return Weights()
+    c = replace(config, n_routed_experts=config.dspark_n_routed_experts)
+    window = LayerPlan(c.num_hidden_layers, "decoder", 0, "window", None, None, None)
+    layer = _outside_experts(c, window) + c.n_routed_experts * expert(c)
+    markov = plain(2 * c.vocab_size * c.dspark_markov_rank)
+    confidence = plain(c.hidden_size + c.dspark_markov_rank)
+    joined = fp8(c, c.hidden_size, len(c.dspark_target_layer_ids) * c.hidden_size)
+    return c.num_nextn_predict_layers * layer + joined + plain(2 * c.hidden_size) + markov + confidence
+
+
+def vision(config: ModelConfig) -> Weights:
+    """The vision tower, its aligner and the three vectors around an image, BF16: 485,268,480 parameters as published.
+
+    Nothing for a configuration without a vision part.
+    """
+    v = config.vision
+    if v is None:
+        return Weights()
+    width, hidden = v.hidden_size, config.hidden_size
+    attention_site = 3 * width * width + 3 * width + width * width + width
+    block = attention_site + 3 * width * v.intermediate_size + 2 * width
+    patches = 3 * v.patch_size**2 * width + width
+    aligner = hidden * width * int(v.downsample_ratio) ** 2 + hidden * hidden + 2 * hidden
+    return plain(patches + v.num_hidden_layers * block + width + aligner + 3 * hidden)
 
 
 def active(config: ModelConfig, half: str | None = None) -> Weights:

@@ -8,13 +8,16 @@ from importlib import resources
 
 import book_rules
 import pytest
+import torch
 
 from ds41 import viz
+from ds41.dspark import ThroughputCurve
 from ds41.formats import MAIN_KV
 from ds41.viz.diagram import Diagram, choices, table
 from ds41.viz.live import measure_format
 from ds41.viz.palette import PALETTE
 
+CURVE = ThroughputCurve((1, 32, 192), (0.010, 0.018, 0.082))
 MAKERS = {
     "ledger": viz.ledger_explorer,
     "layers": viz.layer_map,
@@ -27,10 +30,13 @@ MAKERS = {
     "prefill": viz.prefill_map,
     "pages": viz.page_walk,
     "replay": viz.replay_timeline,
+    "draft": lambda: viz.draft_block(steps=[[("a", [("b", 0.5)], [("a", 0.75)], "a")] * 5] * 2),
+    "schedule": lambda: viz.draft_schedule(CURVE, torch.full((4, 5), 0.8, dtype=torch.float64).cumprod(1)),
+    "sizes": viz.image_sizes,
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
 }
-SCRIPTED = ["ledger", "layers", "walk", "bits", "block", "engram", "routes", "sweeps", "prefill", "pages", "replay"]
+SCRIPTED = [name for name in MAKERS if name not in ("bars", "report")]
 # What each host sets, on <html> and on <body>, in a given theme.
 HOSTS = {
     "book": lambda theme: ({"data-theme": theme, "data-mode": theme}, {}),
@@ -216,6 +222,12 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
         inner.locator("input[name=way][value=full]").check()
     elif name == "replay":
         inner.locator("input[name=windows][value=all]").check()
+    elif name == "draft":
+        inner.locator("input[name=mode][value=causal]").check()
+    elif name == "schedule":
+        inner.locator("input[name=together][value='1']").check()
+    elif name == "sizes":
+        inner.locator("[data-width]").first.click()
     else:
         inner.locator("input[name=main][value=bf16]").check()
     assert inner.locator("figcaption").inner_text() != before

@@ -85,7 +85,10 @@ def train_drafter(
 
     balance = Balance([block.ffn.gate for block in drafter.mtp])
     identity = {"text": corpus.digest}
-    train_part(drafter, losses, balance, recipe, identity, folder, save_every, progress, stop_at)
+    try:
+        train_part(drafter, losses, balance, recipe, identity, folder, save_every, progress, stop_at)
+    finally:
+        balance.close()
     return drafter
 
 

@@ -39,7 +39,7 @@ class Optimizers:
                 continue
             if name.endswith("engram.embed.weight"):
                 tables.append(parameter)
-            elif parameter.dim() > 1 and name.split(".")[-2] not in _NO_MATRICES:
+            elif parameter.dim() > 1 and f".{name}".split(".")[-2] not in _NO_MATRICES:
                 matrices.append(parameter)
             else:
                 rest.append(parameter)

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -48,7 +48,7 @@ class PartRecipe:
     warm_up: int = 20
     bias_speed: float = 0.001
     rounded: float = 0.8
-    settings: Mapping[str, object] = None
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("steps", "matrix_rate", "other_rate", "clip"):
@@ -79,12 +79,19 @@ class Balance:
     def __init__(self, routers: list[Router], images: bool = False) -> None:
         self.routers, self.images = routers, images
         self._loads: list[torch.Tensor | None] = [None] * len(routers)
-        for number, router in enumerate(routers):
+        self._hooks = [
             router.register_forward_hook(lambda _, given, routing, number=number: self._count(number, given, routing))
+            for number, router in enumerate(routers)
+        ]
 
     @property
     def biases(self) -> list[torch.Tensor]:
         return [router.bias_vl if self.images else router.bias for router in self.routers]
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for hook in self._hooks:
+            hook.remove()
 
     def update(self, speed: float) -> None:
         """Move every bias by ``speed`` and forget the loads."""

@@ -4,6 +4,7 @@ Source: the released ``inference/image_processor.py`` and ``inference/model.py``
 """
 
 from ds41.vision.images import load_image, patches_of
+from ds41.vision.loading import load_vision
 from ds41.vision.sizes import ImageError, ImagePlan, plan_image
 from ds41.vision.spans import ExpandedPrompt, Role, expand_images, span_roles
 from ds41.vision.tower import Aligner, Vision, VisionTower
@@ -18,6 +19,7 @@ __all__ = [
     "VisionTower",
     "expand_images",
     "load_image",
+    "load_vision",
     "patches_of",
     "plan_image",
     "span_roles",

@@ -177,6 +177,7 @@ class Vision(nn.Module):
     def __init__(self, config: ModelConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         vision = _checked(config.vision)
+        self.config = config
         self.patch_values = 3 * vision.patch_size**2
         self.vision = VisionTower(vision, dtype)
         self.aligner = Aligner(vision, config.hidden_size, dtype)
@@ -204,6 +205,11 @@ class Vision(nn.Module):
         Raises:
             ValueError: patches do not have the shape that their plan says.
         """
+        parts = self.image_vectors(images)
+        return [self._span(part, plan) for part, (_, plan) in zip(parts, images, strict=True)]
+
+    def image_vectors(self, images: Sequence[tuple[torch.Tensor, ImagePlan]]) -> list[torch.Tensor]:
+        """Of each image what its IMAGE positions take, [image_tokens, hidden_size]; as :meth:`forward`."""
         if not images:
             return []
         for index, (patches, plan) in enumerate(images):
@@ -213,8 +219,7 @@ class Vision(nn.Module):
         grids = [(plan.patches_down, plan.patches_across) for _, plan in images]
         flat = torch.cat([patches.to(self.image_start) for patches, _ in images])
         vectors = self.aligner(self.vision(flat, grids), grids)
-        parts = vectors.split([plan.image_tokens for _, plan in images])
-        return [self._span(part, plan) for part, (_, plan) in zip(parts, images, strict=True)]
+        return list(vectors.split([plan.image_tokens for _, plan in images]))
 
     def _span(self, vectors: torch.Tensor, plan: ImagePlan) -> torch.Tensor:
         newlines = self.image_newline.expand(plan.tokens_down, 1, -1)

@@ -10,7 +10,10 @@ from ds41.viz.block_explorer import block_explorer
 from ds41.viz.byte_bars import Bar, byte_bars, generation_bars
 from ds41.viz.decode_walk import decode_walk
 from ds41.viz.diagram import Diagram
+from ds41.viz.draft_block import MarkovStep, draft_block
+from ds41.viz.draft_schedule import draft_schedule
 from ds41.viz.engram_explorer import engram_explorer
+from ds41.viz.image_sizes import image_sizes
 from ds41.viz.landing_picture import landing_svg
 from ds41.viz.layer_map import layer_map
 from ds41.viz.ledger_explorer import ledger_explorer
@@ -28,6 +31,7 @@ __all__ = [
     "PALETTE",
     "Bar",
     "Diagram",
+    "MarkovStep",
     "Plot",
     "bit_explorer",
     "block_explorer",
@@ -37,8 +41,11 @@ __all__ = [
     "context_axis",
     "contrast",
     "decode_walk",
+    "draft_block",
+    "draft_schedule",
     "engram_explorer",
     "generation_bars",
+    "image_sizes",
     "label_line",
     "landing_svg",
     "layer_map",

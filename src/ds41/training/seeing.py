@@ -1,0 +1,143 @@
+"""Training the vision tower through a frozen language model: it learns what to say so that the model answers right.
+
+Stated by the report (section 4.2.2): the tower first learns to match pictures with texts, as SigLIP does, then with a
+language model behind it; router biases for image positions follow their own load. Chosen here: a frozen model, the
+task, and for the texts of the first stage a table of them in place of an encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ds41.model import Model
+from ds41.probes.estimates import Estimate, estimate_share
+from ds41.training.corpus import Split
+from ds41.training.digits import PLACES, QUESTIONS, Question, Seen, make_rows
+from ds41.training.parts import Balance, PartRecipe, train_part
+from ds41.training.trainer import Progress
+from ds41.vision import Vision
+
+
+@dataclass(frozen=True)
+class SeeingPlan:
+    """rows: pictures of a step. matching: steps of the first stage, matched: pictures of one of them."""
+
+    rows: int = 16
+    matching: int = 1500
+    matched: int = 48
+
+
+class Matcher(nn.Module):
+    """The first stage: pictures and texts as unit vectors, each pair judged alone by a sigmoid (arXiv 2303.15343).
+
+    Only ``vision`` is kept. A text says what is shown and where; it is the sum of two rows of a table.
+    """
+
+    def __init__(self, vision: Vision) -> None:
+        super().__init__()
+        width = vision.config.hidden_size
+        self.vision, self.config = vision, vision.config
+        self.embed = nn.Embedding(10 + len(PLACES), width)
+        self.scale = nn.Parameter(torch.tensor(2.3))
+        self.bias = nn.Parameter(torch.tensor(-4.0))
+
+    def forward(self, seen: Seen) -> torch.Tensor:
+        """Logits of every picture with every text, [B, 10 * places]."""
+        vectors = self.vision.image_vectors([(patches.to(self.scale.device), plan) for patches, plan in seen.images])
+        pictures = nn.functional.normalize(torch.stack([part.mean(0) for part in vectors]).to(torch.float32), dim=-1)
+        digits, places = self.embed.weight.split((10, len(PLACES)))
+        texts = nn.functional.normalize((digits[:, None] + places).flatten(0, 1), dim=-1)
+        return pictures @ texts.T * self.scale.exp() + self.bias
+
+    def losses(self, seen: Seen) -> dict[str, torch.Tensor]:
+        """Nats a picture, over all of its pairs; right: the share of pictures whose own text is the likeliest."""
+        logits = self(seen)
+        texts = torch.tensor([scene.digit * len(PLACES) + PLACES.index(scene.place) for scene in seen.scenes])
+        texts = texts.to(logits.device)
+        signs = 2 * nn.functional.one_hot(texts, logits.shape[1]) - 1
+        total = -nn.functional.logsigmoid(signs * logits).sum(1).mean()
+        return {"total": total, "right": (logits.argmax(1) == texts).float().mean()}
+
+
+def vision_recipe(steps: int = 800, plan: SeeingPlan | None = None, **settings: object) -> PartRecipe:
+    """The recipe of nano's tower, ``steps`` of them with the model behind it; settings as in :class:`PartRecipe`."""
+    return PartRecipe("vision", steps, settings=asdict(plan or SeeingPlan()), **settings)
+
+
+def train_vision(
+    model: Model,
+    folder: str | Path,
+    recipe: PartRecipe,
+    save_every: int = 50,
+    progress: Progress | None = None,
+    stop_at: int | None = None,
+) -> Vision:
+    """A tower for a model; arguments as in :func:`ds41.training.parts.train_part`, of both stages.
+
+    The first stage runs in the folder ``matching`` within ``folder``. ``stop_at`` counts the second stage's steps. Of
+    the model only ``gate.bias_vl`` changes, in place: the routers' biases for image positions.
+    """
+    torch.manual_seed(recipe.seed)
+    vision = Vision(model.config, model.dtype).to(model.device)
+    plan = SeeingPlan(**recipe.settings)
+    model.requires_grad_(False)
+
+    def matched(step: int) -> dict[str, torch.Tensor]:
+        name = f"matching {recipe.seed}"
+        return matcher.losses(make_rows(model.config, "train", name, step * plan.matched, plan.matched))
+
+    def losses(step: int) -> dict[str, torch.Tensor]:
+        seen = make_rows(model.config, "train", f"vision {recipe.seed}", step * plan.rows, plan.rows)
+        return answer_losses(model, vision, seen)
+
+    if plan.matching:
+        matcher = Matcher(vision).to(model.device)
+        first = replace(recipe, steps=plan.matching, rounded=1.0)
+        train_part(matcher, matched, Balance([]), first, {"task": "digits"}, Path(folder) / "matching", 500, progress)
+    balance = Balance([block.ffn.gate for block in model.layers], images=True)
+    try:
+        train_part(vision, losses, balance, recipe, {"task": "digits"}, folder, save_every, progress, stop_at)
+    finally:
+        balance.close()
+    return vision
+
+
+def see(model: Model, vision: Vision, seen: Seen) -> torch.Tensor:
+    """Logits of rows with pictures, float32 [B, T, vocab]; differentiable in the vision part."""
+    images = [(patches.to(model.device), plan) for patches, plan in seen.images]
+    return model(seen.ids.to(model.device), image_vectors=torch.cat(vision(images)))
+
+
+def answer_losses(model: Model, vision: Vision, seen: Seen) -> dict[str, torch.Tensor]:
+    """Nats an answer token, and for each question alone."""
+    logits = see(model, vision, seen)
+    found: dict[str, list[torch.Tensor]] = {question: [] for question in QUESTIONS}
+    for row, every in enumerate(seen.asked):
+        for asked in every:
+            places = torch.tensor(asked.places)
+            told = logits[row, places - 1]
+            found[asked.question].append(nn.functional.cross_entropy(told, seen.ids[row, places].to(told.device)))
+    means = {question: torch.stack(losses).mean() for question, losses in found.items() if losses}
+    return {"total": torch.stack(list(means.values())).mean()} | means
+
+
+@torch.no_grad()
+def accuracy(
+    model: Model, vision: Vision, rows: int, split: Split = "held-out", seed: str = "seen"
+) -> dict[Question, Estimate]:
+    """Share of questions whose whole answer is the likeliest, each asked alone right after its picture."""
+    found: dict[Question, Estimate] = {}
+    for question in QUESTIONS:
+        right = 0
+        for first in range(0, rows, 32):
+            seen = make_rows(model.config, split, seed, first, min(32, rows - first), (question,))
+            likeliest = see(model, vision, seen).argmax(-1).cpu()
+            for row, every in enumerate(seen.asked):
+                places = torch.tensor(every[0].places)
+                right += bool((likeliest[row, places - 1] == seen.ids[row, places]).all())
+        found[question] = estimate_share(right, rows)
+    return found
