@@ -128,7 +128,18 @@ V4_PER_TOKEN = 21 * 652 / 4 + 20 * 584 / 128
 V4_WINDOWS = 43 * 128 * 584
 SESSION = 890 * 65_536
 
+
 # Worked out here by hand or by other code than the library's; several forms of the same answer are all right.
+def stand_and_replace(target, drafter):
+    left = [max(a - b, 0.0) for a, b in zip(target, drafter, strict=True)]
+    stand = 1 - sum(left)
+    return stand, [one / sum(left) for one in left] if sum(left) > 1e-9 else list(target)
+
+
+def span_letters(columns, rows):
+    return "S" + rows * (columns * "I" + "N") + "E"
+
+
 RIGHT = {
     "01.1": [40 * 2**30 // (SESSION + 40 * 128 * 528), 703.0],
     "01.2": [5189],
@@ -187,6 +198,14 @@ RIGHT = {
     "09.3": [lambda token: max(3 - token, 0) * 8],
     "09.4": [engram_rows],
     "09.5": [16000057 * math.log(2), 1.11e7],
+    "10.1": [(1 - 0.8**6) / (1 - 0.8)],
+    "10.2": [2_906_112],
+    "10.3": [stand_and_replace],
+    "10.4": [4],
+    "11.1": [18 * 32 + 2],
+    "11.2": [(1021, 1), [1021, 1]],
+    "11.3": [span_letters],
+    "11.4": [(555, 1, 2)],
     "12.1": [512 * 288 + 128 * 528, 215_040.0],
     "12.2": [7_456_541],
     "12.3": [5, 5.0],
@@ -355,6 +374,37 @@ WRONG = [
     ("09.5", 4_710, "the birthday question"),
     ("09.5", 8_000_028, "Half as many n-grams as buckets"),
     ("09.5", 16_000_057, "(1 - 1/P)^(n-1)"),
+    ("10.1", (1 - 0.8**6) / 0.2 - 1, "one more token comes out"),
+    ("10.1", 5, "only if all before it stand"),
+    ("10.1", 2, "0.8 to the j"),
+    ("10.2", 2_703_360, "each draft layer has a window"),
+    ("10.2", 43 * 128 * 512, "one byte for 32 channels"),
+    ("10.2", 1, "bytes of a row"),
+    ("10.3", 0.5, "Give the function itself"),
+    ("10.3", lambda target, drafter: 1, "it gives no number and list"),
+    ("10.3", lambda target, drafter: (1.0, target), "Draft x comes up p_d(x)"),
+    ("10.3", lambda target, drafter: (stand_and_replace(target, drafter)[0], target), "more of than the drafter"),
+    ("10.3", lambda target, drafter: (stand_and_replace(target, drafter)[0], [0.0] * len(target)), "sum to 0"),
+    ("10.4", 5, "What is a millisecond worth"),
+    ("10.4", 2, "while expected tokens over time rise"),
+    ("11.1", 31 * 18, "Newlines and delimiters"),
+    ("11.1", 18 * 32, "the delimiters"),
+    ("11.1", 31 * 19 + 2, "not each column"),
+    ("11.1", 1, "Round up twice"),
+    ("11.2", 31, "two whole numbers"),
+    ("11.2", (0, 5), "at least 1"),
+    ("11.2", (32, 32), "1,058 positions"),
+    ("11.2", (31, 31), "fewer rows"),
+    ("11.2", (100, 10), "a grid with more"),
+    ("11.3", "SE", "Give the function itself"),
+    ("11.3", lambda columns: "", "called with two numbers"),
+    ("11.3", lambda columns, rows: 5, "a string is wanted"),
+    ("11.3", lambda columns, rows: "S" + "I" * columns * rows + "E", "letters; the span has"),
+    ("11.3", lambda columns, rows: "S" + ("N" + "I" * columns) * rows + "E", "the order is not"),
+    ("11.4", 555, "three whole numbers"),
+    ("11.4", (5000 % 1024, 1, 1), "channel-major"),
+    ("11.4", (555, 2, 1), "rows come before columns"),
+    ("11.4", (0, 0, 0), "Index = channel"),
     ("12.1", 512 * 288, "every layer read beside them"),
     ("12.1", 128 * 528, "That is the window"),
     ("12.1", 2 * 512 * 288 + 128 * 528, "key and value at once"),

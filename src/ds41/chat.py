@@ -36,7 +36,7 @@ class Chat:
     """The conversation that is going on, and what to do with each line of input.
 
     Args:
-        options: of the command: session, system, tenant, max_new_tokens, temperature, top_p, seed and json.
+        options: of the command: session, system, tenant, max_new_tokens, temperature, top_p, seed, draft and json.
         counters: by tier, for ``/stats``.
 
     Raises:
@@ -142,7 +142,7 @@ class Chat:
             self._print({**about, "message": message, "answer": answer.text, "report": stream.report.as_dict()})
         else:
             full = stream.report.finish == "length" and room <= options.max_new_tokens
-            for line in answer_lines(self._count, stream.report, full):
+            for line in answer_lines(self._count, stream.report, full, options.draft is not None):
                 print(line, file=sys.stderr, flush=True)
 
     def _save(self) -> None:

@@ -62,13 +62,20 @@ class Interrupts:
         self._stop()
 
 
-def answer_lines(number: int, report: TurnReport, full: bool = False) -> list[str]:
-    """What turn ``number`` cost, in a few lines. full: the answer ended because the context did."""
+def answer_lines(number: int, report: TurnReport, full: bool = False, drafts: bool = False) -> list[str]:
+    """What turn ``number`` cost, in a few lines. full: the answer ended because the context did. drafts: say what
+    became of them."""
+    drafted = ""
+    if drafts:
+        drafted = (
+            f" (drafted {report.drafted_tokens:,}, verified {report.verified_tokens:,}, accepted "
+            f"{report.accepted_tokens:,})"
+        )
     lines = [
         f"[turn {number}] {report.context_tokens:,} tokens, {report.new_tokens:,} of them new; {_hit(report)}",
         f"  replayed {report.replayed_tokens:,}, computed {report.computed_tokens:,}, generated "
-        f"{report.generated_tokens:,}; stored {report.stored_tokens:,} tokens in {report.stored_bytes:,} bytes, kept "
-        f"{report.kept_window_bytes:,} bytes of windows",
+        f"{report.generated_tokens:,}{drafted}; stored {report.stored_tokens:,} tokens in "
+        f"{report.stored_bytes:,} bytes, kept {report.kept_window_bytes:,} bytes of windows",
         f"  {_times(report)}{_ending(report, full)}",
     ]
     if report.refused is not None:

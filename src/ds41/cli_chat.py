@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ds41.cli_draft import add_draft_option, load_drafting
 from ds41.cli_model import add_model_options, add_sampling_options, described, load_model, run_command
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def add_chat_command(commands: argparse._SubParsersAction) -> None:
         default="cache",
         help="what is rounded: the caches, or also the inputs of FP8 and FP4 matrices (default: cache)",
     )
+    add_draft_option(chat)
     chat.add_argument("--json", action="store_true", help="print one JSON object for each turn instead of text")
     add_model_options(chat)
     chat.set_defaults(run=lambda options: run_command(lambda: _chat(options)))
@@ -91,6 +93,7 @@ def _chat(options: argparse.Namespace) -> int:
     model, tokenizer = load_model(options, options.folder, found)
     context = min(options.context or 2**16, model.config.max_position_embeddings)
     fingerprint = model_fingerprint(model)
+    drafting = load_drafting(options, options.folder, model)
     with ExitStack() as stack:
         folder = store = None
         if not options.no_store:
@@ -110,6 +113,7 @@ def _chat(options: argparse.Namespace) -> int:
             short_hits=options.short_hits,
             windows=options.windows,
             fingerprint=fingerprint,
+            drafting=drafting,
         )
         if options.verbose:
             tell(f"{found.report()}\n{described(model)}; room for {context:,} tokens")

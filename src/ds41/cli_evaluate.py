@@ -7,27 +7,34 @@ import json
 
 from ds41.cli_model import run_command
 
+_LENGTH, _LONGER, _ROWS = 384, (512, 768, 1024), 200
+
 
 def add_evaluate_command(commands: argparse._SubParsersAction) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         help="what a small model over bytes has learnt",
         description="Measures a model over bytes on the standard library's held-out files: loss, answers to queries of "
-        "needles that lie beyond its window and its latest top-k entries, the attention that it selects.",
+        "needles that lie beyond its window and its latest top-k entries, the attention that it selects. With --part "
+        "the drafter beside it, by the drafts that are accepted, or the vision tower, by questions about pictures.",
     )
     evaluate.add_argument(
         "folder", nargs="?", metavar="FOLDER", help="checkpoint in the official format (default: the shipped nano)"
     )
-    evaluate.add_argument("--length", type=int, default=384, metavar="T", help="training length (default: 384)")
+    evaluate.add_argument("--part", choices=("drafter", "vision"), help="measure this, not the model")
+    evaluate.add_argument(
+        "--length", type=int, metavar="T", help=f"training length ({_LENGTH}), or of a drafter's prompts (256)"
+    )
     evaluate.add_argument(
         "--longer",
         type=int,
         nargs="*",
-        default=[512, 768, 1024],
         metavar="T",
-        help="further lengths, perhaps none (512 768 1024)",
+        help=f"further lengths, perhaps none ({' '.join(map(str, _LONGER))})",
     )
-    evaluate.add_argument("--rows", type=int, default=200, metavar="N", help="of each measurement (default: 200)")
+    evaluate.add_argument(
+        "--rows", type=int, metavar="N", help=f"of each measurement ({_ROWS}); prompts of a drafter (20)"
+    )
     evaluate.add_argument("--quantization", choices=("none", "cache", "full"), default="cache", help="default: cache")
     evaluate.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -51,13 +58,19 @@ def _measure(options: argparse.Namespace) -> int:
     from ds41.training.card import card_rows, measure_card
     from ds41.training.corpus import standard_library
 
-    if options.rows < 1:
+    if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows is {options.rows}; expected 1 or more")
+    if options.part is not None:
+        from ds41.cli_evaluate_part import measure_part
+
+        return measure_part(options)
+    length = _LENGTH if options.length is None else options.length
+    longer = _LONGER if options.longer is None else options.longer
     found = environment.prepare(options.device)
     folder = trained_folder() if options.folder is None else options.folder
     model = load_checkpoint(folder, options.quantization, torch.float32, found.device).requires_grad_(False)
     corpus = standard_library("held-out")
-    card = measure_card(model, corpus, options.length, options.longer, options.rows)
+    card = measure_card(model, corpus, length, longer, _ROWS if options.rows is None else options.rows)
     if options.json:
         print(
             json.dumps(

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ds41.cli_draft import add_draft_option, drafting_line, load_drafting
+from ds41.cli_images import add_image_option, place_images, read_images
 from ds41.cli_model import add_model_options, add_sampling_options, described, load_model, run_command
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         help="continue a text with a model",
         description="Continues a text, token by token. The model is a checkpoint folder in the official format, or a "
         "preset: nano as it was trained, mini with random weights.",
-        epilog="The prompt is preceded by the model's begin token. The text goes to stdout, everything else to stderr.",
+        epilog="The prompt is preceded by the model's begin token. At temperature 0 the text is the same with --draft "
+        "and without. The text goes to stdout, everything else to stderr.",
     )
     generate.add_argument(
         "words", nargs="*", metavar="FOLDER PROMPT", help="checkpoint folder (none with --preset), and the text to "
@@ -44,6 +47,8 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         help="run the decoder layers on the whole prompt, on its last window only, or on what an exact end needs "
         "(default: full)",
     )
+    add_draft_option(generate)
+    add_image_option(generate)
     add_model_options(generate)
     generate.set_defaults(run=_generate)
 
@@ -69,11 +74,14 @@ def _write_text(options: argparse.Namespace, folder: str | None, prompt: str, fo
     from ds41.generation import generate, stream_text
 
     began = time.perf_counter()
+    # What cannot be read is refused before the model is.
+    images = read_images(options.image)
     model, tokenizer = load_model(options, folder, found)
-    ids = _prompt_ids(model, tokenizer, prompt)
     if options.verbose:
         print(f"ds41: {found.report()}", file=sys.stderr)
         print(f"ds41: {described(model)}, ready after {time.perf_counter() - began:.1f} s", file=sys.stderr)
+    drafting = load_drafting(options, folder, model)
+    ids, vectors = place_images(options, folder, model, _prompt_ids(model, tokenizer, prompt), images)
     drawn = generate(
         model,
         ids,
@@ -82,6 +90,8 @@ def _write_text(options: argparse.Namespace, folder: str | None, prompt: str, fo
         top_p=options.top_p,
         seed=options.seed,
         decoder=options.decoder,
+        drafting=drafting,
+        image_vectors=vectors,
     )
     clock = _Clock(drawn)
     for piece in stream_text(clock, tokenizer):
@@ -89,6 +99,8 @@ def _write_text(options: argparse.Namespace, folder: str | None, prompt: str, fo
     print()
     if options.verbose:
         print(f"ds41: prompt of {len(ids)} tokens; {clock.report()}", file=sys.stderr)
+        if drafting is not None:
+            print(f"ds41: drafted in {drafting_line(drafting.counts)}", file=sys.stderr)
 
 
 def _words(options: argparse.Namespace) -> tuple[str | None, str]:

@@ -53,6 +53,29 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--verbose", action="store_true", help="tell on stderr what runs and how fast")
 
 
+def checkpoint_folder(options: argparse.Namespace, folder: str | None) -> str | None:
+    """``folder``, or where the preset that the options name ships trained; None for random weights."""
+    from ds41.trained import TRAINED, trained_folder
+
+    if folder is None and options.preset in TRAINED:
+        return str(trained_folder(options.preset))
+    return folder
+
+
+def part_folder(options: argparse.Namespace, folder: str | None, part: str) -> str:
+    """The checkpoint to read a part beside the model from.
+
+    Raises:
+        ValueError: a preset with random weights.
+    """
+    found = checkpoint_folder(options, folder)
+    if found is None:
+        raise ValueError(
+            f"preset {options.preset} has random weights and no {part}; expected a checkpoint that holds one"
+        )
+    return found
+
+
 def load_model(options: argparse.Namespace, folder: str | None, found: Environment) -> tuple[Model, Tokenizer]:
     """The checkpoint in ``folder``, or without one the preset that the options name, trained where that ships."""
     import torch
@@ -60,12 +83,10 @@ def load_model(options: argparse.Namespace, folder: str | None, found: Environme
     from ds41.checkpoint import load_checkpoint
     from ds41.model import Model
     from ds41.tokenizer import byte_tokenizer, load_tokenizer
-    from ds41.trained import TRAINED, trained_folder
 
     auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
     dtype = getattr(torch, auto if options.dtype == "auto" else options.dtype)
-    if folder is None and options.preset in TRAINED:
-        folder = str(trained_folder(options.preset))
+    folder = checkpoint_folder(options, folder)
     if folder is not None:
         engram = "disk" if options.engram_on_disk else "memory"
         model = load_checkpoint(folder, options.quantization, dtype, found.device, engram)

@@ -69,3 +69,7 @@ class Tails:
         if not any(layer in starts for starts in self.rows):
             return None
         return [starts.get(layer, 0) for starts in self.rows]
+
+    def outputs(self, row: int, length: int, count: int) -> int:
+        """How many of a sequence's next ``count`` tokens, after ``length``, come out of the last layer."""
+        return max(0, min(count, length + count - max(self.rows[row].values(), default=0)))

@@ -231,15 +231,15 @@ class Model(nn.Module):
         tokens = token_rows(rows, cache.batch, self.config, self.device, images, image_vectors)
         wanted = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1)
         for row, count in wanted.items():
-            if not 0 <= row < cache.batch or not 1 <= count <= tokens.counts[row]:
-                has = tokens.counts[row] if 0 <= row < cache.batch else "no"
+            has = tokens.counts[row] if 0 <= row < cache.batch else 0
+            if not 1 <= count <= has:
                 raise ValueError(f"logits of {count} tokens of row {row} are wanted, which has {has} in this step")
+            if tails is not None and count > (left := tails.outputs(row, cache.lengths[row], has)):
+                raise ValueError(f"logits of {count} tokens of row {row} are wanted, of which {left} lie in its tail")
         cache.reserve(tokens.counts)
         hidden = self._append(tokens, cache, tails)
         if not wanted:
             return torch.empty(0, self.config.vocab_size, device=self.device)
-        if any(hidden.step.counts[row] < count for row, count in wanted.items()):
-            raise ValueError(f"logits are wanted of rows {list(wanted)}, one of which lies before its tail")
         ends = hidden.step.offsets[1:]
         places = [place for row, count in wanted.items() for place in range(ends[row] - count, ends[row])]
         return self.logits(hidden, torch.tensor(places, device=self.device))

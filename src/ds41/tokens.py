@@ -138,6 +138,8 @@ def _as_rows(values: Rows, name: str) -> list[torch.Tensor]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} are a {type(values).__name__}; expected a tensor, a list of ids, or a list of rows")
     values = list(values)
+    if values and all(isinstance(value, bool) for value in values):
+        return [torch.tensor(values)]
     if values and all(isinstance(value, Integral) for value in values):
         return [torch.tensor([int(value) for value in values])]
     try:

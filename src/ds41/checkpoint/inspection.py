@@ -39,7 +39,7 @@ class Inspection:
     def faults(self) -> list[str]:
         """What keeps the checkpoint from being loaded, one line each."""
         where = self.files[0] if len(self.files) == 1 else self.folder
-        if self.part != "model" and not self.tensors:
+        if self.part != "model" and not self.tensors and not self.unexpected:
             return [f"{where} holds no {self.part}"]
         faults = [f"{where} lacks {_listed(self.missing)}"] if self.missing else []
         if self.unexpected:

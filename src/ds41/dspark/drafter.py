@@ -15,10 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ds41.attention import KernelMemory, Memory
 from ds41.attention.memory import RoundTrip
 from ds41.block import Block, Hidden
 from ds41.cache import Cache, CacheError
 from ds41.config import ConfigError, LayerPlan, ModelConfig
+from ds41.dspark.block_memory import BlockMemory, KernelBlockMemory, block_choice
 from ds41.formats import WINDOW_KV
 from ds41.hyper_connections import collapse, first_weights, repeat_to_streams
 from ds41.linear import Linear, Quantization
@@ -43,25 +45,6 @@ class Drafts(NamedTuple):
 
 # From the logits [R, vocab] of one place in the block to the ids [R] that stand there.
 Pick = Callable[[torch.Tensor], torch.Tensor]
-
-
-class BlockMemory:
-    """What a draft block sees: rows of the context and its own, which are rounded and kept nowhere.
-
-    Args:
-        context: gives the context rows [M, head_dim] of a draft layer. choice: int64 [N, K], what each query sees,
-            counted from the first context row on and then over the block's own tokens; -1 for none. rounding: the
-            format that rows are rounded to, or None.
-    """
-
-    def __init__(
-        self, context: Callable[[int], torch.Tensor], choice: torch.Tensor, rounding: RoundTrip | None
-    ) -> None:
-        self._context, self._choice, self._rounding = context, choice, rounding
-
-    def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        own = rows if self._rounding is None else self._rounding.fake_quantize(rows)
-        return torch.cat((self._context(layer).to(own.dtype), own)), self._choice
 
 
 class MarkovHead(nn.Module):
@@ -189,9 +172,7 @@ class Drafter(nn.Module):
         first = torch.tensor(tokens, device=model.device)
         return self.guess(model, first, *self._block(cache, list(rows), firsts), pick)
 
-    def guess(
-        self, model: Model, first: torch.Tensor, step: Step, memory: BlockMemory, pick: Pick | None = None
-    ) -> Drafts:
+    def guess(self, model: Model, first: torch.Tensor, step: Step, memory: Memory, pick: Pick | None = None) -> Drafts:
         """Run blocks that begin with the tokens ``first``, int64 [R], and correct their guesses one after the other."""
         output, logits = self.outputs(model, first, step, memory)
         before, picked, corrected, confidence = first, [], [], []
@@ -205,7 +186,7 @@ class Drafter(nn.Module):
         return Drafts(torch.stack(picked, 1), torch.stack(corrected, 1), torch.stack(confidence, 1))
 
     def outputs(
-        self, model: Model, first: torch.Tensor, step: Step, memory: BlockMemory
+        self, model: Model, first: torch.Tensor, step: Step, memory: Memory
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs of blocks, [R, k, hidden] before the norm, and their logits without correction, [R, k, vocab]."""
         size = self.config.dspark_block_size
@@ -219,35 +200,18 @@ class Drafter(nn.Module):
         logits = model.head(self.mtp[-1].norm(output))
         return output.unflatten(0, (-1, size)), logits.unflatten(0, (-1, size))
 
-    def _block(self, cache: Cache, rows: list[int], firsts: list[int]) -> tuple[Step, BlockMemory]:
+    def _block(self, cache: Cache, rows: list[int], firsts: list[int]) -> tuple[Step, Memory]:
         size, reach, device = self.config.dspark_block_size, self.config.sliding_window, cache.device
         step = Step.of([size] * len(rows), firsts, device)
         position = torch.tensor(firsts, device=device)[:, None] + torch.arange(-reach, 0, device=device)
         sequence = torch.tensor(rows, device=device).repeat_interleave(reach)
         start = cache.window_start[self.mtp[0].plan.index, rows].to(device)
         usable = position >= start[:, None]
-        wanted = position.where(usable, -1).flatten()
         seen = torch.arange(position.numel(), device=device).view_as(position).where(usable, -1)
-        memory = BlockMemory(
-            lambda layer: cache.read_window(layer, sequence, wanted), block_choice(seen, size), self.rounding
-        )
-        return step, memory
-
-
-def block_choice(seen: torch.Tensor, size: int, context: int | None = None) -> torch.Tensor:
-    """What the queries of blocks see: each one the context rows of its block, and all of the block itself.
-
-    Args:
-        seen: int64 [R, K], the context rows of each block, -1 for none. size: tokens of a block. context: how many
-            context rows there are; those of ``seen`` if None.
-
-    Returns:
-        int64 [R * size, K + size].
-    """
-    blocks = len(seen)
-    own = torch.arange(blocks * size, device=seen.device).view(blocks, size)
-    own = own + (seen.numel() if context is None else context)
-    return torch.cat((seen, own), 1).repeat_interleave(size, 0)
+        choice, wanted = block_choice(seen, size), position.where(usable, -1).flatten()
+        if KernelMemory.suits(cache):
+            return step, KernelBlockMemory(cache, sequence, wanted, choice)
+        return step, BlockMemory(lambda layer: cache.read_window(layer, sequence, wanted), choice, self.rounding)
 
 
 def _check(config: ModelConfig) -> None:

@@ -182,10 +182,14 @@ def _restore(path: Path, known: dict, module: nn.Module, balance: Balance, optim
     for name, expected in known.items():
         if not isinstance(state, dict) or state.get(name) != expected:
             raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
-    module.load_state_dict(state["module"])
-    with torch.no_grad():
-        for bias, saved in zip(balance.biases, state["biases"], strict=True):
-            bias.copy_(saved)
-    for optimizer, saved in zip(optimizers.each, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
-    return state["step"]
+    try:
+        module.load_state_dict(state["module"])
+        with torch.no_grad():
+            for bias, saved in zip(balance.biases, state["biases"], strict=True):
+                bias.copy_(saved)
+        for optimizer, saved in zip(optimizers.each, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        return state["step"]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        fault = str(error).splitlines()[0]
+        raise ResumeError(f"{path} does not fit a {known['recipe']['part']} of this configuration: {fault}") from error
