@@ -8,7 +8,7 @@ from drafting_model import CONFIG, Oracle, pair
 
 from ds41.cache import PageLayout
 from ds41.dspark import Always, Drafting, Never, Optimum, Threshold, ThroughputCurve
-from ds41.serving import Engine, HostWindowPool, PrefixStore
+from ds41.serving import Engine, HostWindowPool, PrefixStore, model_fingerprint
 
 WINDOW, PAGE, FINGERPRINT = CONFIG.sliding_window, 16, b"a model that drafts"
 LAYOUT = PageLayout.of(CONFIG, PAGE)
@@ -226,3 +226,15 @@ def test_drafts_are_left_out_where_they_do_not_pay_and_looked_at_again():
         list(stream)
         looked, size = stream.report.drafted_tokens, CONFIG.dspark_block_size
         assert 0 < looked <= 3 * size
+
+
+def test_windows_of_another_drafter_are_not_taken(tmp_path):
+    pool, fingerprint = HostWindowPool(10**7), model_fingerprint(MODEL)
+    came = []
+    for drafter in (DRAFTER, DRAFTER, pair(seed=5)[1]):
+        with PrefixStore(tmp_path, LAYOUT, fingerprint, budget_bytes=10**8) as store:
+            with engine_of(store, pool, Always(4), drafter, fingerprint=None) as engine:
+                stream = engine.open("a", []).say(random_ids(40, 1), 1, stop_ids=())
+                list(stream)
+                came.append(stream.report.windows)
+    assert came == ["cold", "restored", "replayed"]

@@ -266,7 +266,7 @@ def test_text_alone_moves_no_bias_of_pictures(mask):
 
 def test_of_a_model_that_learns_to_see_only_the_biases_of_pictures_change(tmp_path):
     """And a run that is stopped goes on to the same weights and biases, on a model read anew."""
-    recipe = vision_recipe(3, SeeingPlan(rows=2), warm_up=1, rounded=0.6, bias_speed=0.01)
+    recipe = vision_recipe(3, SeeingPlan(rows=2, matching=2, matched=4), warm_up=1, rounded=0.6, bias_speed=0.01)
     model = seeing_model.build()
     before = copy_of(model)
     vision = train_vision(model, tmp_path / "whole", recipe)

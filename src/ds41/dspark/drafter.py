@@ -86,7 +86,7 @@ class Drafter(nn.Module):
     ) -> None:
         super().__init__()
         _check(config)
-        self.config, self.quantization = config, quantization
+        self.config, self.quantization, self.dtype = config, quantization, dtype
         inner = replace(
             config,
             n_routed_experts=config.dspark_n_routed_experts,

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Tiers:
-    """What keeps state between turns, and how it is used; store and windows may be absent."""
+    """What keeps state between turns, and how it is used; store and windows may be absent.
+
+    drafter: the fingerprint of the drafter whose windows go with the model's, empty without one.
+    """
 
     model: Model
     cache: Cache
@@ -36,6 +39,7 @@ class Tiers:
     windows: WindowPool | None
     kept_windows: KeptWindows
     short_hits: ShortHits
+    drafter: bytes = b""
 
     @property
     def window(self) -> int:
@@ -45,10 +49,11 @@ class Tiers:
 def window_key(tiers: Tiers, keys: PrefixKeys, tokens: int, decoder: str) -> bytes:
     """Under what the window pool keeps the windows of a prefix.
 
-    They also depend on how the decoder was run, and on whether a drafter's are among them.
+    They also depend on how the decoder was run, and on the drafter whose windows are among them.
     """
-    drafts = f" {tiers.cache.draft_layers} draft layers" if tiers.cache.draft_layers else ""
-    return hashlib.sha256(f"ds41 windows 1 {tiers.kept_windows}{drafts} {decoder} ".encode() + keys.at(tokens)).digest()
+    drafter = f" {tiers.cache.draft_layers} {tiers.drafter.hex()}" if tiers.cache.draft_layers else ""
+    name = f"ds41 windows 1 {tiers.kept_windows}{drafter} {decoder} "
+    return hashlib.sha256(name.encode() + keys.at(tokens)).digest()
 
 
 def start_turn(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder: str) -> None:

@@ -12,6 +12,7 @@ import torch
 from ds41.engram.table import StoredRows
 
 if TYPE_CHECKING:
+    from ds41.dspark import Drafter
     from ds41.model import Model
 
 # Goes up when the bytes of a page come to mean something else: block formats, planes, or their order.
@@ -19,8 +20,8 @@ LAYOUT_VERSION = 1
 _CHUNK = 2**22
 
 
-def model_fingerprint(model: Model) -> bytes:
-    """SHA-256 over all that decides the bytes of a page, 32 bytes.
+def model_fingerprint(model: Model | Drafter) -> bytes:
+    """SHA-256 over all that decides the bytes of a page, or of a drafter's windows, 32 bytes.
 
     That is :data:`LAYOUT_VERSION`, the configuration, the quantization and type the model computes in, and the name,
     shape, type and bytes of every parameter and buffer, the Engram token map among them, and of Engram tables that
@@ -39,7 +40,7 @@ def model_fingerprint(model: Model) -> bytes:
     return digest.digest()
 
 
-def _tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(model: Model | Drafter) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers, those that a checkpoint leaves out too, and tables that stay in its files."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)

@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ds41.config import ModelConfig
 from ds41.model import Model
 from ds41.probes.estimates import Estimate, estimate_share
 from ds41.training.corpus import Split
 from ds41.training.digits import PLACES, QUESTIONS, Question, Seen, make_rows
 from ds41.training.parts import Balance, PartRecipe, train_part
 from ds41.training.trainer import Progress
-from ds41.vision import Vision
+from ds41.vision import Vision, VisionTower
 
 
 @dataclass(frozen=True)
@@ -27,28 +28,32 @@ class SeeingPlan:
     """rows: pictures of a step. matching: steps of the first stage, matched: pictures of one of them."""
 
     rows: int = 16
-    matching: int = 1500
+    matching: int = 1000
     matched: int = 48
 
 
 class Matcher(nn.Module):
     """The first stage: pictures and texts as unit vectors, each pair judged alone by a sigmoid (arXiv 2303.15343).
 
-    Only ``vision`` is kept. A text says what is shown and where; it is the sum of two rows of a table.
+    Only ``tower`` is kept; the aligner first learns in the second stage, where it has to speak to the model. A text
+    says what is shown and where; it is the sum of two rows of a table.
     """
 
-    def __init__(self, vision: Vision) -> None:
+    def __init__(self, config: ModelConfig, tower: VisionTower) -> None:
         super().__init__()
-        width = vision.config.hidden_size
-        self.vision, self.config = vision, vision.config
+        self.config, self.tower = config, tower
+        width = config.vision.hidden_size
         self.embed = nn.Embedding(10 + len(PLACES), width)
         self.scale = nn.Parameter(torch.tensor(2.3))
         self.bias = nn.Parameter(torch.tensor(-4.0))
 
     def forward(self, seen: Seen) -> torch.Tensor:
         """Logits of every picture with every text, [B, 10 * places]."""
-        vectors = self.vision.image_vectors([(patches.to(self.scale.device), plan) for patches, plan in seen.images])
-        pictures = nn.functional.normalize(torch.stack([part.mean(0) for part in vectors]).to(torch.float32), dim=-1)
+        patches = torch.cat([patches for patches, _ in seen.images]).to(self.scale.device)
+        grids = [(plan.patches_down, plan.patches_across) for _, plan in seen.images]
+        counts = [plan.patches for _, plan in seen.images]
+        pooled = [features.mean(0) for features in self.tower(patches, grids).split(counts)]
+        pictures = nn.functional.normalize(torch.stack(pooled).to(torch.float32), dim=-1)
         digits, places = self.embed.weight.split((10, len(PLACES)))
         texts = nn.functional.normalize((digits[:, None] + places).flatten(0, 1), dim=-1)
         return pictures @ texts.T * self.scale.exp() + self.bias
@@ -95,7 +100,7 @@ def train_vision(
         return answer_losses(model, vision, seen)
 
     if plan.matching:
-        matcher = Matcher(vision).to(model.device)
+        matcher = Matcher(model.config, vision.vision).to(model.device)
         first = replace(recipe, steps=plan.matching, rounded=1.0)
         train_part(matcher, matched, Balance([]), first, {"task": "digits"}, Path(folder) / "matching", 500, progress)
     balance = Balance([block.ffn.gate for block in model.layers], images=True)

@@ -12,6 +12,7 @@ from ds41.viz.decode_walk import decode_walk
 from ds41.viz.diagram import Diagram
 from ds41.viz.draft_block import MarkovStep, draft_block
 from ds41.viz.draft_schedule import draft_schedule
+from ds41.viz.draft_trace import markov_rounds
 from ds41.viz.engram_explorer import engram_explorer
 from ds41.viz.image_sizes import image_sizes
 from ds41.viz.landing_picture import landing_svg
@@ -51,6 +52,7 @@ __all__ = [
     "layer_map",
     "ledger_explorer",
     "live",
+    "markov_rounds",
     "marks",
     "page_walk",
     "prefill_map",
