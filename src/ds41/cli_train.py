@@ -97,18 +97,19 @@ def _check(options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
 
 
-def recipe_settings(pairs: list[str], recipe: type) -> dict[str, object]:
+def recipe_settings(pairs: list[str], *recipes: type) -> dict[str, object]:
     """NAME=VALUE as numbers where they are numbers.
 
     Args:
-        recipe: the dataclass whose fields can be set.
+        recipes: the dataclasses whose fields can be set.
 
     Raises:
         ValueError: no such field, or no value of its kind.
     """
     # Seed and steps have options of their own; the others are no single values.
     simple = ("int", "float", "bool", "Legal")
-    kinds = {one.name: one.type for one in fields(recipe) if one.name not in ("seed", "steps") and one.type in simple}
+    every = [one for recipe in recipes for one in fields(recipe) if one.name not in ("seed", "steps")]
+    kinds = {one.name: one.type for one in every if one.type in simple}
     found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -136,12 +137,13 @@ def progress(steps: int, losses: Callable[[dict], str]) -> Callable[[dict], None
     Args:
         losses: what to say of a line of the log beside its step and the time left.
     """
-    began, first, shown = time.monotonic(), None, 0.0
+    began, first, shown = 0.0, None, 0.0
 
     def tell(line: dict) -> None:
-        nonlocal first, shown
+        nonlocal began, first, shown
         now, step = time.monotonic(), line["step"]
-        first = step if first is None else first
+        if first is None:
+            began, first = now - line["seconds"], step
         if now - shown < 2 and step + 1 < steps:
             return
         shown = now

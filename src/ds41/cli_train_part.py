@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ds41.cli_train import progress, recipe_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tokenizers import Tokenizer
@@ -61,15 +63,19 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _recipe(options: argparse.Namespace) -> PartRecipe:
-    from ds41.training.drafting import draft_recipe
+    from ds41.training.drafting import DraftPlan, draft_recipe
     from ds41.training.parts import PartRecipe
-    from ds41.training.seeing import vision_recipe
+    from ds41.training.seeing import SeeingPlan, vision_recipe
 
-    settings = recipe_settings(options.set, PartRecipe)
+    make, plan = {"drafter": (draft_recipe, DraftPlan), "vision": (vision_recipe, SeeingPlan)}[options.part]
+    settings = recipe_settings(options.set, PartRecipe, plan)
+    sizes = {one.name: settings.pop(one.name) for one in fields(plan) if one.name in settings}
+    for name, value in sizes.items():
+        if value < (name != "matching"):
+            raise ValueError(f"--set {name} is {value}; expected {int(name != 'matching')} or more")
     if options.steps is not None:
         settings["steps"] = options.steps
-    made = {"drafter": draft_recipe, "vision": vision_recipe}[options.part]
-    return made(seed=options.seed, **settings)
+    return make(plan=plan(**sizes), seed=options.seed, **settings)
 
 
 def _byte_tokenizer(source: str | Path) -> Tokenizer:
@@ -105,7 +111,7 @@ def _train(options: argparse.Namespace, model: Model, recipe: PartRecipe) -> nn.
     from ds41.training.drafting import train_drafter
     from ds41.training.seeing import train_vision
 
-    rest = (options.folder, recipe, options.save_every, progress(recipe.steps, _losses))
+    rest = (options.folder, recipe, options.save_every, _progress(recipe))
     if options.part == "drafter":
         return train_drafter(model, standard_library("train", options.text), *rest)
     try:
@@ -113,6 +119,21 @@ def _train(options: argparse.Namespace, model: Model, recipe: PartRecipe) -> nn.
     except ModuleNotFoundError as error:
         raise ValueError(str(error)) from error
     return train_vision(model, *rest)
+
+
+def _progress(recipe: PartRecipe) -> Callable[[dict], None]:
+    """Of both stages, where there are two."""
+    main = progress(recipe.steps, _losses)
+    matching = progress(recipe.settings.get("matching", 0), _losses)
+
+    def tell(line: dict) -> None:
+        # Only the first stage of vision says which pictures have found their texts.
+        if "right" in line:
+            matching(line | {"stage": "matching"})
+        else:
+            main(line)
+
+    return tell
 
 
 def _losses(line: dict) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ds41.config import ModelConfig
+from ds41.expert_balance import expert_load
 from ds41.model import Model
 from ds41.probes.estimates import Estimate, estimate_share
 from ds41.training.corpus import Split
@@ -146,3 +147,25 @@ def accuracy(
                 right += bool((likeliest[row, places - 1] == seen.ids[row, places]).all())
         found[question] = estimate_share(right, rows)
     return found
+
+
+@torch.no_grad()
+def expert_loads(model: Model, vision: Vision, seen: Seen) -> dict[str, torch.Tensor]:
+    """How many tokens of "text" and of the "image" chose each expert of each layer, int64 [layers, experts] each."""
+    found: dict[str, list[torch.Tensor]] = {"text": [], "image": []}
+    experts = model.config.n_routed_experts
+
+    def count(_, given: tuple, routing) -> None:
+        mask = given[1]
+        found["text"].append(expert_load(routing.indices[~mask], experts))
+        found["image"].append(expert_load(routing.indices[mask], experts))
+
+    hooks = [block.ffn.gate.register_forward_hook(count) for block in model.layers]
+    try:
+        # Where a gradient is wanted the router runs as a module, which hooks can watch.
+        with torch.enable_grad():
+            see(model, vision, seen)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: torch.stack(loads) for name, loads in found.items()}
