@@ -9,14 +9,14 @@ from drafting_model import pair
 
 from ds41.attention import SequenceMemory
 from ds41.cache import DEAD
-from ds41.dspark import Drafter
+from ds41.decoder_tail import Tails, begin_tail, tail_starts
 from ds41.model import Model
 
 # Engram at layer 1, whose rows follow from the ids of text alone; window 8, so that a picture is longer than one.
 CONFIG = dataclasses.replace(
     DRAFTED,
     engram_layer_ids=(1,),
-    engram_num_embeddings=(4001,),
+    engram_num_embeddings=(301,),
     engram_n_heads=1,
     image_token_id=509,
 )
@@ -165,8 +165,7 @@ def test_decoding_after_a_prompt_that_ends_in_pictures(rounded, exact, decoder):
             found.append(torch.cat((first, model.decode(new, cache)[0])))
         assert relative(found[1], found[0]) < limit
         if decoder != "bounded":
-            pad = torch.zeros(0, CONFIG.hidden_size)
-            whole = model(torch.cat((ids, new))[None], image_vectors=torch.cat((vectors, pad)))[0, LENGTH - 1 :]
+            whole = model(torch.cat((ids, new))[None], image_vectors=vectors)[0, LENGTH - 1 :]
             assert relative(found[0], whole) < limit
 
 
@@ -188,7 +187,7 @@ def test_gradients_reach_every_vector(exact):
 def test_a_batch_without_a_picture_takes_no_vectors(exact):
     ids, _ = prompt(12, ())
     none = torch.zeros(0, CONFIG.hidden_size, requires_grad=True)
-    logits = exact(ids[None], image_vectors=none)
+    logits = exact(ids[None], image_vectors=none).detach()
     assert relative(logits, exact(ids[None])) < 1e-6
 
 
@@ -297,8 +296,6 @@ def test_two_ids_under_the_same_vectors_leave_the_same_cache(rounded):
 
 def test_a_refused_step_writes_nothing(exact):
     """Wanted logits of tokens that a step does not have, or that lie before its tail."""
-    from ds41.decoder_tail import Tails, begin_tail, tail_starts
-
     ids, mask = prompt(40, (range(7, 29),))
     cache = exact.new_cache(50)
     for wanted in ({0: 41}, {0: 0}, {1: 1}, {-1: 1}, [1]):
@@ -330,7 +327,6 @@ def test_watched_layers_see_pictures_as_a_cache_does(decoder):
     cache = drafter.new_cache(model, 60)
     model.prefill(ids, cache, decoder, image_mask=mask)
     assert relative(drafter.draft(model, cache, [20]).logits, drafts[0]) > 1e-2
-    assert isinstance(drafter, Drafter)
 
 
 def test_what_run_sequences_watches_is_what_entered(exact):

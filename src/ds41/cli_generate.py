@@ -27,7 +27,7 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         description="Continues a text, token by token. The model is a checkpoint folder in the official format, or a "
         "preset: nano as it was trained, mini with random weights.",
         epilog="The prompt is preceded by the model's begin token. At temperature 0 the text is the same with --draft "
-        "and without. The text goes to stdout, everything else to stderr.",
+        "and without, up to rounding. The text goes to stdout, everything else to stderr.",
     )
     generate.add_argument(
         "words", nargs="*", metavar="FOLDER PROMPT", help="checkpoint folder (none with --preset), and the text to "

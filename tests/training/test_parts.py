@@ -289,7 +289,7 @@ def test_of_a_model_that_learns_to_see_only_the_biases_of_pictures_change(tmp_pa
 def test_a_drafters_folder_is_no_towers(whole, tmp_path):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     with pytest.raises(ResumeError, match="its recipe differs"):
-        train_vision(seeing_model.build(), tmp_path, vision_recipe(5))
+        train_vision(seeing_model.build(), tmp_path, vision_recipe(5, SeeingPlan(matching=0)))
 
 
 @pytest.mark.parametrize(

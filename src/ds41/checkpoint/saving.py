@@ -66,6 +66,8 @@ def save_checkpoint(
     for part, module in modules.items():
         if module.config != model.config:
             raise CheckpointError(f"the {part} has another configuration than the model")
+        if part != "model":
+            _require_weights(part, module)
     shards = _shards(list(weights(model.config, tuple(modules))), shard_bytes)
     texts = _texts(model, tokenizer, shards)
     existed = os.path.isdir(folder)
@@ -87,6 +89,12 @@ def save_checkpoint(
     finally:
         if not existed and os.path.isdir(folder) and not os.listdir(folder):
             folder.rmdir()
+
+
+def _require_weights(part: Part, module: nn.Module) -> None:
+    lacks = {weight.name for weight in weights(module.config, part)} - module_weights(module).keys()
+    if lacks:
+        raise CheckpointError(f"what is given as the {part} is a {type(module).__name__} and lacks {min(lacks)}")
 
 
 def _texts(model: Model, tokenizer: Tokenizer | str | Path | None, shards: dict[str, list[Weight]]) -> dict[str, str]:
