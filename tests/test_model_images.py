@@ -1,4 +1,4 @@
-"""Pictures in a prompt: vectors in place of embeddings, in one pass, in pieces and in steps, and what else they change."""
+"""Pictures in a prompt: vectors in place of embeddings, in one pass, in pieces and in steps; what else they change."""
 
 import dataclasses
 
@@ -107,9 +107,7 @@ def test_steps_of_a_batch_agree_with_whole_sequences(exact):
     """Three rows of unequal pieces in one step, one of them decoding; counts of wanted logits by row."""
     made = [prompt(30, (range(2, 17),), 5), prompt(21, (range(4, 6), range(9, 13)), 6), prompt(9, (), 7)]
     vectors = [vectors_of(mask, seed) for seed, (_, mask) in enumerate(made)]
-    whole = [
-        exact(ids[None], image_vectors=rows)[0] for (ids, _), rows in zip(made, vectors, strict=True)
-    ]
+    whole = [exact(ids[None], image_vectors=rows)[0] for (ids, _), rows in zip(made, vectors, strict=True)]
     cache = exact.new_cache(40, 3, page_tokens=16)
     done, seen = [0, 0, 0], [0, 0, 0]
     steps = [(11, 5, 8), (0, 6, 1), (19, 10, 0)]

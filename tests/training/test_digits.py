@@ -66,7 +66,7 @@ def test_the_place_is_where_the_ink_is():
         scene = make_scene("train", name)
         picture, (width, height) = ink(scene.image), scene.image.size
         assert scene.image.mode == "RGB"
-        assert 84 <= min(width, height)
+        assert min(width, height) >= 84
         assert max(width, height) <= 168
         assert picture.min() == 0
         assert picture.max() > 100

@@ -1,8 +1,10 @@
 """A part's run beside a frozen model: what it goes on from, what it refuses, what it leaves alone."""
 
+import copy
 import dataclasses
 import json
 import shutil
+from itertools import pairwise
 
 import pytest
 import seeing_model
@@ -139,10 +141,22 @@ def test_a_checkpoint_with_a_piece_missing_or_of_another_size_is_refused(model, 
     torch.save(state, tmp_path / STATE)
     with pytest.raises(ResumeError, match="does not fit a drafter of this configuration: 'biases'"):
         train_drafter(model, CORPUS, tmp_path, RECIPE)
+    state = state_of(whole)
+    state["module"]["mtp.0.main_norm.weight"] = torch.ones(3)
+    torch.save(state, tmp_path / STATE)
+    with pytest.raises(ResumeError, match="does not fit a drafter of this configuration: Error"):
+        train_drafter(model, CORPUS, tmp_path, RECIPE)
+
+
+def test_a_run_behind_another_model_is_refused(model, whole, tmp_path):
+    """Of another size, and of the same with one weight changed."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     smaller = pair(dataclasses.replace(model.config, dspark_markov_rank=8))[0]
-    shutil.copy(whole / STATE, tmp_path / STATE)
-    with pytest.raises(ResumeError, match="does not fit a drafter of this configuration"):
-        train_drafter(smaller, CORPUS, tmp_path, RECIPE)
+    touched = copy.deepcopy(model)
+    touched.norm.weight.data[5] += 1
+    for other in (smaller, touched):
+        with pytest.raises(ResumeError, match="belongs to another run: its model differs"):
+            train_drafter(other, CORPUS, tmp_path, RECIPE)
 
 
 def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint(model, whole, tmp_path, monkeypatch):
@@ -154,7 +168,7 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint(model, whole, tmp_
         return found | {"total": found["total"] * torch.nan} if len(steps) == 4 else found
 
     monkeypatch.setattr(drafting, "block_losses", losses)
-    with pytest.raises(FloatingPointError, match="step 3: loss nan.*the last checkpoint stands"):
+    with pytest.raises(FloatingPointError, match=r"step 3: loss nan.*the last checkpoint stands"):
         train_drafter(model, CORPUS, tmp_path, RECIPE, save_every=2)
     assert state_of(tmp_path)["step"] == 2
     assert len(read_log(tmp_path / LOG)) == 3
@@ -298,7 +312,7 @@ def test_a_drafters_folder_is_no_towers(whole, tmp_path):
         ({"steps": 0}, "steps is 0; expected more than 0"),
         ({"clip": 0.0}, "clip is 0.0"),
         ({"matrix_rate": float("nan")}, "matrix_rate is nan"),
-        ({"seed": -1}, "seed is -1; expected 0 or more"),
+        ({"seed": -1}, r"seed is -1; expected 0 to 2\^31 - 1"),
         ({"rounded": -0.1}, "rounded is -0.1"),
         ({"bias_speed": float("nan")}, "bias_speed is nan"),
     ],
@@ -322,7 +336,7 @@ def test_the_rate_rises_holds_and_falls():
     rates = [recipe.rate(step) for step in range(100)]
     assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert rates[4:51] == [1.0] * 47
-    assert all(before > after for before, after in zip(rates[50:], rates[51:], strict=False))
+    assert all(before > after for before, after in pairwise(rates[50:]))
     assert 0.05 < rates[-1] < 0.06
     assert PartRecipe("vision", 100, warm_up=0).rate(0) == 1.0
     assert json.loads(json.dumps(recipe.to_dict())) == recipe.to_dict()

@@ -54,7 +54,10 @@ class PartRecipe:
         for name in ("steps", "matrix_rate", "other_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")
-        for name in ("seed", "weight_decay", "warm_up", "bias_speed", "rounded"):
+        # A step's seed is made of this one and the step, in 63 bits.
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed is {self.seed}; expected 0 to 2^31 - 1")
+        for name in ("weight_decay", "warm_up", "bias_speed", "rounded"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
 

@@ -17,6 +17,7 @@ from ds41.config import ModelConfig
 from ds41.expert_balance import expert_load
 from ds41.model import Model
 from ds41.probes.estimates import Estimate, estimate_share
+from ds41.serving.fingerprint import model_fingerprint
 from ds41.training.corpus import Split
 from ds41.training.digits import PLACES, QUESTIONS, Question, Seen, make_rows
 from ds41.training.parts import Balance, PartRecipe, train_part
@@ -29,7 +30,7 @@ class SeeingPlan:
     """rows: pictures of a step. matching: steps of the first stage, matched: pictures of one of them."""
 
     rows: int = 16
-    matching: int = 1000
+    matching: int = 1600
     matched: int = 48
 
 
@@ -69,7 +70,7 @@ class Matcher(nn.Module):
         return {"total": total, "right": (logits.argmax(1) == texts).float().mean()}
 
 
-def vision_recipe(steps: int = 800, plan: SeeingPlan | None = None, **settings: object) -> PartRecipe:
+def vision_recipe(steps: int = 1400, plan: SeeingPlan | None = None, **settings: object) -> PartRecipe:
     """The recipe of nano's tower, ``steps`` of them with the model behind it; settings as in :class:`PartRecipe`."""
     return PartRecipe("vision", steps, settings=asdict(plan or SeeingPlan()), **settings)
 
@@ -91,6 +92,8 @@ def train_vision(
     vision = Vision(model.config, model.dtype).to(model.device)
     plan = SeeingPlan(**recipe.settings)
     model.requires_grad_(False)
+    # Before the image biases move.
+    identity = {"task": "digits", "model": model_fingerprint(model).hex()}
 
     def matched(step: int) -> dict[str, torch.Tensor]:
         name = f"matching {recipe.seed}"
@@ -103,10 +106,11 @@ def train_vision(
     if plan.matching:
         matcher = Matcher(model.config, vision.vision).to(model.device)
         first = replace(recipe, steps=plan.matching, rounded=1.0)
-        train_part(matcher, matched, Balance([]), first, {"task": "digits"}, Path(folder) / "matching", 500, progress)
+        matched_in = Path(folder) / "matching"
+        train_part(matcher, matched, Balance([]), first, {"task": "digits"}, matched_in, save_every, progress)
     balance = Balance([block.ffn.gate for block in model.layers], images=True)
     try:
-        train_part(vision, losses, balance, recipe, {"task": "digits"}, folder, save_every, progress, stop_at)
+        train_part(vision, losses, balance, recipe, identity, folder, save_every, progress, stop_at)
     finally:
         balance.close()
     return vision
