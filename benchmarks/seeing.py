@@ -40,8 +40,8 @@ def main() -> int:
         "command": f"benchmarks/seeing.py --rows {options.rows}",
         "parameters": sum(parameter.numel() for parameter in vision.parameters()),
         "rows": options.rows,
-        "accuracy": plain_values(shares["held-out"]),
-        "accuracy_on_training_digits": plain_values(shares["train"]),
+        "accuracy": {question: plain_values(share) for question, share in shares["held-out"].items()},
+        "accuracy_on_training_digits": {question: plain_values(share) for question, share in shares["train"].items()},
     }
     table = Table("question", "held-out digits", "digits of the training")
     for question in shares["train"]:

@@ -82,6 +82,8 @@ def draft_rounds(
     Args:
         count: prompts of ``length`` tokens, each continued by about ``new_tokens``.
     """
+    if count < 1:
+        raise ValueError(f"count is {count}; expected 1 or more prompts")
     size = model.config.dspark_block_size
     logits, accepted = [], []
     for number, prompt in enumerate(prompts(corpus, kind, count, length, seed)):

@@ -17,10 +17,9 @@ from torch import nn
 
 from ds41.dspark import BlockMemory, Drafter, block_choice
 from ds41.model import Model
-from ds41.serving.fingerprint import model_fingerprint
 from ds41.step import Step
 from ds41.training.corpus import Corpus
-from ds41.training.parts import Balance, PartRecipe, train_part
+from ds41.training.parts import Balance, PartRecipe, model_digest, train_part
 from ds41.training.stream import make_batch
 from ds41.training.tasks import Kind
 from ds41.training.trainer import Progress
@@ -85,7 +84,7 @@ def train_drafter(
         return block_losses(blocks)
 
     balance = Balance([block.ffn.gate for block in drafter.mtp])
-    identity = {"text": corpus.digest, "model": model_fingerprint(model).hex()}
+    identity = {"text": corpus.digest, "model": model_digest(model)}
     try:
         train_part(drafter, losses, balance, recipe, identity, folder, save_every, progress, stop_at)
     finally:

@@ -5,6 +5,7 @@ Both are trained in stages of their own, without gradients into the backbone (re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,11 +19,12 @@ import torch
 from torch import nn
 
 from ds41.expert_balance import expert_load, update_bias
+from ds41.model import Model
 from ds41.moe import Router
 from ds41.training.optimizers import Optimizers, clip_gradients
 from ds41.training.run_log import RunLog
 from ds41.training.serving_conditions import stored_weights
-from ds41.training.trainer import STATE, Progress, ResumeError
+from ds41.training.trainer import STATE, Progress, ResumeError, digest
 
 # From the number of a step to its losses, scalars by name; "total" is minimised.
 StepLosses = Callable[[int], Mapping[str, torch.Tensor]]
@@ -138,7 +140,7 @@ def train_part(
         raise ValueError(f"save_every is {save_every}; expected 1 or more")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    known = {"recipe": recipe.to_dict(), **json.loads(json.dumps(dict(identity)))}
+    known = _known(recipe, identity)
     optimizers = Optimizers(module, recipe)
     start = _restore(folder / STATE, known, module, balance, optimizers)
     last = recipe.steps if stop_at is None else min(stop_at, recipe.steps)
@@ -166,6 +168,24 @@ def train_part(
                 _save(folder / STATE, known, module, balance, optimizers, step + 1)
 
 
+def check_resumable(folder: str | Path, recipe: PartRecipe, identity: Mapping[str, object]) -> None:
+    """Refuse a folder whose checkpoint :func:`train_part` would refuse, before anything else is done (ResumeError)."""
+    path = Path(folder) / STATE
+    if path.exists():
+        _read(path, _known(recipe, identity))
+
+
+def model_digest(model: Model, without: str = "") -> str:
+    """SHA-256 of a model's configuration and its weights, but for those whose names end with ``without``."""
+    kept = {name: value for name, value in model.state_dict().items() if not (without and name.endswith(without))}
+    return hashlib.sha256(f"{asdict(model.config)} {digest(kept)}".encode()).hexdigest()
+
+
+def _known(recipe: PartRecipe, identity: Mapping[str, object]) -> dict:
+    """What a checkpoint has to agree with, as plain values."""
+    return {"recipe": recipe.to_dict(), **json.loads(json.dumps(dict(identity)))}
+
+
 def _save(path: Path, known: dict, module: nn.Module, balance: Balance, optimizers: Optimizers, step: int) -> None:
     partial = path.with_suffix(".partial")
     states = [each.state_dict() for each in optimizers.each]
@@ -174,10 +194,7 @@ def _save(path: Path, known: dict, module: nn.Module, balance: Balance, optimize
     os.replace(partial, path)
 
 
-def _restore(path: Path, known: dict, module: nn.Module, balance: Balance, optimizers: Optimizers) -> int:
-    """The step to go on with."""
-    if not path.exists():
-        return 0
+def _read(path: Path, known: dict) -> dict:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -185,6 +202,14 @@ def _restore(path: Path, known: dict, module: nn.Module, balance: Balance, optim
     for name, expected in known.items():
         if not isinstance(state, dict) or state.get(name) != expected:
             raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
+    return state
+
+
+def _restore(path: Path, known: dict, module: nn.Module, balance: Balance, optimizers: Optimizers) -> int:
+    """The step to go on with."""
+    if not path.exists():
+        return 0
+    state = _read(path, known)
     try:
         module.load_state_dict(state["module"])
         with torch.no_grad():

@@ -17,10 +17,9 @@ from ds41.config import ModelConfig
 from ds41.expert_balance import expert_load
 from ds41.model import Model
 from ds41.probes.estimates import Estimate, estimate_share
-from ds41.serving.fingerprint import model_fingerprint
 from ds41.training.corpus import Split
 from ds41.training.digits import PLACES, QUESTIONS, Question, Seen, make_rows
-from ds41.training.parts import Balance, PartRecipe, train_part
+from ds41.training.parts import Balance, PartRecipe, check_resumable, model_digest, train_part
 from ds41.training.trainer import Progress
 from ds41.vision import Vision, VisionTower
 
@@ -51,7 +50,8 @@ class Matcher(nn.Module):
 
     def forward(self, seen: Seen) -> torch.Tensor:
         """Logits of every picture with every text, [B, 10 * places]."""
-        patches = torch.cat([patches for patches, _ in seen.images]).to(self.scale.device)
+        weight = self.tower.patch_embed.proj.weight
+        patches = torch.cat([patches for patches, _ in seen.images]).to(weight)
         grids = [(plan.patches_down, plan.patches_across) for _, plan in seen.images]
         counts = [plan.patches for _, plan in seen.images]
         pooled = [features.mean(0) for features in self.tower(patches, grids).split(counts)]
@@ -92,8 +92,9 @@ def train_vision(
     vision = Vision(model.config, model.dtype).to(model.device)
     plan = SeeingPlan(**recipe.settings)
     model.requires_grad_(False)
-    # Before the image biases move.
-    identity = {"task": "digits", "model": model_fingerprint(model).hex()}
+    # The image biases move with the run.
+    identity = {"task": "digits", "model": model_digest(model, without="bias_vl")}
+    check_resumable(folder, recipe, identity)
 
     def matched(step: int) -> dict[str, torch.Tensor]:
         name = f"matching {recipe.seed}"
@@ -107,7 +108,8 @@ def train_vision(
         matcher = Matcher(model.config, vision.vision).to(model.device)
         first = replace(recipe, steps=plan.matching, rounded=1.0)
         matched_in = Path(folder) / "matching"
-        train_part(matcher, matched, Balance([]), first, {"task": "digits"}, matched_in, save_every, progress)
+        tower = {"task": "digits", "vision": asdict(model.config.vision)}
+        train_part(matcher, matched, Balance([]), first, tower, matched_in, save_every, progress)
     balance = Balance([block.ffn.gate for block in model.layers], images=True)
     try:
         train_part(vision, losses, balance, recipe, identity, folder, save_every, progress, stop_at)

@@ -67,7 +67,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model = Model(recipe.config(), "cache")
-    identity = {"recipe": json.loads(json.dumps(recipe.to_dict())), "text": corpus.digest, "initial": _digest(initial)}
+    identity = {"recipe": json.loads(json.dumps(recipe.to_dict())), "text": corpus.digest, "initial": digest(initial)}
     if initial is not None:
         model.load_state_dict(initial)
     model.to(workers.device)
@@ -156,7 +156,8 @@ def _differing(found: object, expected: object) -> str:
     return f" in {', '.join(sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)))}"
 
 
-def _digest(weights: Mapping[str, torch.Tensor] | None) -> str | None:
+def digest(weights: Mapping[str, torch.Tensor] | None) -> str | None:
+    """SHA-256 of weights by name; None for none."""
     if weights is None:
         return None
     found = hashlib.sha256()
