@@ -29,11 +29,18 @@ _CURVE = ("text", "answers", "alignment", "rate", "seconds", "tokens")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a run of ds41 train")
+    parser.add_argument("run", type=Path, help="folder of a run of ds41 train; with --readme, of a checkpoint")
+    parser.add_argument(
+        "--readme", action="store_true", help="measure nothing: write README.md anew from what lies in the folder"
+    )
     parser.add_argument("--rows", type=int, default=200, help="of each measurement (default: 200)")
     parser.add_argument("--longer", type=int, nargs="*", default=[512, 768, 1024], help="lengths beyond the training's")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    if options.readme:
+        made = json.loads((options.run / "card.json").read_text(encoding="utf-8"))
+        (options.run / "README.md").write_text(markdown(made, made["rows"], options.run), encoding="utf-8")
+        return 0
     torch.set_num_threads(options.threads)
     found = environment.prepare("cpu")
     state = torch.load(options.run / STATE, weights_only=True)
@@ -57,7 +64,7 @@ def main() -> int:
     }
     (folder / "card.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     (folder / "log.json").write_text(json.dumps(curve(lines)) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(markdown(made, card_rows(card)), encoding="utf-8")
+    (folder / "README.md").write_text(markdown(made, card_rows(card), folder), encoding="utf-8")
     print((folder / "README.md").read_text(encoding="utf-8"))
     return 0
 
@@ -71,7 +78,54 @@ def curve(lines: list[dict]) -> dict[str, list]:
     return found
 
 
-def markdown(made: dict, rows: list[tuple[str, str, str]]) -> str:
+def interval(share: dict, digits: int = 3) -> str:
+    return f"{share['mean']:.{digits}f} [{share['low']:.{digits}f}, {share['high']:.{digits}f}]"
+
+
+def beside(folder: Path) -> str:
+    """What lies beside the model: a drafter, a vision tower."""
+    parts = []
+    if (folder / "drafting.json").exists():
+        made = json.loads((folder / "drafting.json").read_text(encoding="utf-8"))
+        rows = "\n".join(
+            f"| {row['kind']}, temperature {row['temperature']:g} | {interval(row['tokens_a_round'], 2)} | "
+            + " | ".join(f"{share['mean']:.2f}" for share in row["by_place"])
+            + " |"
+            for row in made["accepted"]
+        )
+        places = len(made["accepted"][0]["by_place"])
+        fastest = max((row for row in made["single"] if row["policy"] != "never"), key=lambda row: row["ratio"])
+        parts.append(f"""
+## The drafter
+
+`ds41 train FOLDER --part drafter`, {made["parameters"]:,} parameters. Held-out text, every block verified whole:
+
+| text | tokens a round | {" | ".join(f"draft {n}" for n in range(1, places + 1))} |
+|---|---|{"---|" * places}
+{rows}
+
+One greedy stream: {fastest["ratio"]:.2f} times the tokens per second of plain decoding with the policy
+"{fastest["policy"]}". By `{made["command"]}`; more in `drafting.json`.
+""")
+    if (folder / "seeing.json").exists():
+        made = json.loads((folder / "seeing.json").read_text(encoding="utf-8"))
+        rows = "\n".join(f"| {question} | {interval(share)} |" for question, share in made["accuracy"].items())
+        parts.append(f"""
+## The vision tower
+
+`ds41 train FOLDER --part vision`, {made["parameters"]:,} parameters. {made["rows"]:,} pictures with held-out digits of
+scikit-learn, asked through the language model, whose own weights are those above but for `gate.bias_vl`:
+
+| question | answered right |
+|---|---|
+{rows}
+
+By `{made["command"]}`.
+""")
+    return "".join(parts)
+
+
+def markdown(made: dict, rows: list[tuple[str, str, str]], folder: Path) -> str:
     recipe = made["recipe"]
     stages = "\n".join(
         f"| {stage['name']} | {stage['steps']} | {stage['rows']} × {stage['length']} | {', '.join(stage['mix'])} |"
@@ -82,7 +136,7 @@ def markdown(made: dict, rows: list[tuple[str, str, str]]) -> str:
 
 Bytes in, bytes out. Trained from nothing on the sources of Python's standard library and on retrieval tasks; it knows
 that text and can find needles, and nothing else. Weights as a released checkpoint keeps them (FP8 tiles, FP4 experts),
-{made["stored_bytes"]:,} bytes.
+{made["stored_bytes"]:,} bytes without what was trained beside it.
 
     ds41 train FOLDER --preset {recipe["preset"]} --seed {recipe["seed"]} --threads 1
 
@@ -106,7 +160,7 @@ Intervals are 95 %.
 
 By `{made["command"]}`; `ds41 evaluate` prints the same table. The curve of the run is in `log.json`, everything else in
 `card.json`.
-"""
+{beside(folder)}"""
 
 
 if __name__ == "__main__":
