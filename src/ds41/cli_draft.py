@@ -67,7 +67,8 @@ def load_calibration(folder: str | Path) -> Calibration | None:
     try:
         return Calibration.from_dict(json.loads(path.read_text(encoding="utf-8"))["calibration"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no calibration of a drafter: {error}") from error
+        fault = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} holds no calibration of a drafter: {fault}") from error
 
 
 def drafting_line(counts: DraftCounts) -> str:

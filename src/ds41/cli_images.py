@@ -58,6 +58,8 @@ def place_images(
             placeholders than there are pictures.
     """
     if not images:
+        if model.config.image_token_id in ids:
+            raise ValueError("the prompt holds a placeholder of an image; name its file with --image")
         return ids, None
     import torch
 

@@ -9,6 +9,7 @@ from drafting_model import CONFIG, pair, prompt
 
 from ds41.cache import Cache, CacheError, WindowSnapshot
 from ds41.formats import WINDOW_KV
+from ds41.replay import feed_again
 
 FIRST, DRAFTS, ROLLBACK = TINY.num_hidden_layers, 2, 3
 EVERY_STORAGE = pytest.mark.parametrize("storage", ["packed", "fake", "plain"])
@@ -236,3 +237,20 @@ def test_a_drafter_of_another_number_of_layers_is_refused(both):
     smaller = dataclasses.replace(CONFIG, num_nextn_predict_layers=1)
     with pytest.raises(CacheError, match="windows for 2 draft layers, the drafter 1 layers"):
         pair(smaller)[1].draft(model, cache, [1])
+
+
+@torch.no_grad()
+def test_tokens_fed_again_after_others_were_taken_back():
+    """Window rows of tokens that were taken back are not kept for those that come in their place."""
+    model, drafter = pair()
+    ids = prompt(52)
+    cache, untouched = (drafter.new_cache(model, 70) for _ in range(2))
+    for each in (cache, untouched):
+        model.prefill([ids[:40]], each)
+    model.decode([7, 8, 9, 10], cache)
+    cache.truncate(0, 40)
+    for each in (cache, untouched):
+        feed_again(model, each, 0, ids, 39)
+    logits = [torch.cat([model.decode([[token]], each)[0] for token in ids[39:]]) for each in (cache, untouched)]
+    assert torch.equal(*logits)
+    assert torch.equal(*(drafter.draft(model, each, [5]).logits for each in (cache, untouched)))

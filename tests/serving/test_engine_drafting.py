@@ -199,7 +199,7 @@ def test_an_interrupt_before_drafts_are_judged(monkeypatch):
         assert found == truth
 
 
-def test_a_drafter_that_fails_fails_the_turn_and_no_other(monkeypatch):
+def test_an_answer_goes_on_without_a_drafter_that_fails():
     drafter = pair()[1]
     draft = drafter.draft
 
@@ -209,12 +209,61 @@ def test_a_drafter_that_fails_fails_the_turn_and_no_other(monkeypatch):
         return draft(model, cache, tokens, rows, pick)
 
     drafter.draft = failing
-    with engine_of(policy=Always(4), drafter=drafter, rows=2) as engine:
-        first = engine.open("a").say(random_ids(8, 1), 6, stop_ids=())
-        second = engine.open("b").say(random_ids(9, 2), 6, stop_ids=())
-        assert len(list(first)) == 6
-        with pytest.raises(RuntimeError, match="row 1"):
-            list(second)
+
+    def answers(policy):
+        with engine_of(policy=policy, drafter=drafter, rows=2) as engine:
+            streams = [engine.open(name).say(random_ids(8, n), 6, stop_ids=()) for n, name in enumerate("ab")]
+            return [list(stream) for stream in streams], [stream.report for stream in streams]
+
+    alone, _ = answers(None)
+    found, reports = answers(Always(4))
+    assert found == alone
+    assert [report.undrafted for report in reports] == [None, "RuntimeError: no drafts for row 1"]
+    assert reports[0].verified_tokens > 0 == reports[1].verified_tokens
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("place", ["before", "after", "layer"])
+@pytest.mark.parametrize("calls", [(2,), (2, 3), (3, 5), (4, 6)])
+def test_interrupts_change_nothing(monkeypatch, place, calls, known):
+    """Before drafts are judged, after they were and before their tokens are taken, and in the middle of a layer."""
+    with engine_of() as engine:
+        truth = list(engine.open("a").say(random_ids(20, 1), 16, stop_ids=()))
+    drafter = DRAFTER
+    if known:
+        drafter = oracle(random_ids(20, 1) + truth)
+        drafter.wrong_at = 2
+    with engine_of(policy=Always(4), drafter=drafter) as engine:
+        count, judge, forward = [0], engine._steps._judge, MODEL.layers[3].forward
+
+        def interrupted() -> None:
+            count[0] += 1
+            if count[0] in calls:
+                raise KeyboardInterrupt
+
+        def judging(*arguments):
+            if place == "before":
+                interrupted()
+            tokens = judge(*arguments)
+            if place == "after":
+                interrupted()
+            return tokens
+
+        def running(*arguments):
+            if place == "layer":
+                interrupted()
+            return forward(*arguments)
+
+        monkeypatch.setattr(engine._steps, "_judge", judging)
+        monkeypatch.setattr(MODEL.layers[3], "forward", running)
+        stream, found = engine.open("a").say(random_ids(20, 1), 16, stop_ids=()), []
+        while len(found) < 16:
+            try:
+                found.append(next(stream))
+            except KeyboardInterrupt:
+                continue
+        assert found == truth
+        assert count[0] >= min(calls)
 
 
 def test_drafts_are_left_out_where_they_do_not_pay_and_looked_at_again():
@@ -232,9 +281,9 @@ def test_windows_of_another_drafter_are_not_taken(tmp_path):
     pool, fingerprint = HostWindowPool(10**7), model_fingerprint(MODEL)
     came = []
     for drafter in (DRAFTER, DRAFTER, pair(seed=5)[1]):
-        with PrefixStore(tmp_path, LAYOUT, fingerprint, budget_bytes=10**8) as store:
-            with engine_of(store, pool, Always(4), drafter, fingerprint=None) as engine:
-                stream = engine.open("a", []).say(random_ids(40, 1), 1, stop_ids=())
-                list(stream)
-                came.append(stream.report.windows)
+        store = PrefixStore(tmp_path, LAYOUT, fingerprint, budget_bytes=10**8)
+        with store, engine_of(store, pool, Always(4), drafter, fingerprint=fingerprint) as engine:
+            stream = engine.open("a", []).say(random_ids(40, 1), 1, stop_ids=())
+            list(stream)
+            came.append(stream.report.windows)
     assert came == ["cold", "restored", "replayed"]

@@ -277,12 +277,14 @@ class PrivateRows:
         self._history.fill(row, DEAD)
 
     def _rewind_private(self, row: int, start: int, furthest: int) -> None:
-        # A ring holds the newest of the rows that were written, as far as ``furthest``.
+        # A ring holds the newest of the rows that were written, as far as ``furthest``. Those of tokens that were taken
+        # back overwrote older ones, and are not kept themselves.
         newest = self.window_kept[:, row].clamp(min=furthest)
+        kept = newest.clamp(max=self._progress.stored[row])
         first = torch.maximum(self.window_start[:, row], newest - self._windows.slots)
         keeps = first <= start
         self.window_start[:, row] = torch.where(keeps, first, start)
-        self.window_kept[:, row] = torch.where(keeps, newest, start)
+        self.window_kept[:, row] = torch.where(keeps, kept, start)
         self._history.fill(row, DEAD)
 
     def _copy_private(self, source: int, target: int) -> None:

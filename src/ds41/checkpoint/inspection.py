@@ -10,6 +10,7 @@ from ds41.checkpoint.inventory import PARTS, Part, TensorInfo, inventory
 from ds41.config import ModelConfig
 
 # How the tensors of the parts beside the model begin: a configuration may know nothing of what its folder holds.
+_NAMES: dict[Part, str] = {"model": "model", "drafter": "drafter", "vision": "vision part"}
 _BEGINNINGS: dict[Part, tuple[str, ...]] = {"drafter": ("mtp.",), "vision": ("vision.", "aligner.", "image_")}
 
 
@@ -40,7 +41,7 @@ class Inspection:
         """What keeps the checkpoint from being loaded, one line each."""
         where = self.files[0] if len(self.files) == 1 else self.folder
         if self.part != "model" and not self.tensors and not self.unexpected:
-            return [f"{where} holds no {self.part}"]
+            return [f"{where} holds no {_NAMES[self.part]}"]
         faults = [f"{where} lacks {_listed(self.missing)}"] if self.missing else []
         if self.unexpected:
             faults.append(f"{where} holds {_listed(self.unexpected)}, which {CONFIG_FILE} has no place for")

@@ -58,7 +58,7 @@ def no_drafts() -> Proposal:
 
 @dataclass
 class DraftCounts:
-    """What became of drafts. drafted, verified, accepted: int64 [k], by place in the block. rounds: verifications.
+    """What became of drafts. drafted, verified, accepted: int64 [k], by place in the block. rounds: with drafts.
 
     A draft is counted as accepted only with all before it, so ``accepted`` falls from place to place.
     """
@@ -101,7 +101,15 @@ class Drafting:
     _left_out: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.counts = DraftCounts(self.drafter.config.dspark_block_size)
+        size = self.drafter.config.dspark_block_size
+        if not hasattr(self.policy, "lengths"):
+            raise TypeError(f"policy is {self.policy!r}; expected one of ds41.dspark's, such as Always({size})")
+        if self.calibration is not None and len(self.calibration.temperatures) != size:
+            raise ValueError(
+                f"the calibration has {len(self.calibration.temperatures)} temperatures; expected {size}, one for each "
+                "place of the drafter's block"
+            )
+        self.counts = DraftCounts(size)
 
     def wants(self, requests: int) -> bool:
         """Whether to draft for so many sequences together, by how drafts have done lately.
@@ -142,7 +150,8 @@ class Drafting:
     def settle(self, proposal: Proposal, logits: torch.Tensor, drawing: Draw) -> list[int]:
         """The tokens that a verified step yields; :func:`settle`, counted."""
         tokens = settle(proposal, logits, drawing)
-        self.counts.add(proposal.drafted, len(proposal.ids), len(tokens) - 1)
+        if proposal.drafted:
+            self.counts.add(proposal.drafted, len(proposal.ids), len(tokens) - 1)
         return tokens
 
 

@@ -164,6 +164,13 @@ class Drafter(nn.Module):
                 f"the cache has windows for {cache.draft_layers} draft layers, the drafter {len(self.mtp)} layers; "
                 "make the cache with Drafter.new_cache()"
             )
+        for row in rows:
+            if not 0 <= row < cache.batch:
+                raise ValueError(f"row {row} is asked for; the cache has rows 0 to {cache.batch - 1}")
+        outside = [token for token in tokens if not 0 <= token < self.config.vocab_size]
+        if outside or not tokens:
+            most = self.config.vocab_size - 1
+            raise ValueError(f"tokens are {list(tokens)}; expected ids from 0 to {most}, one or more")
         firsts = [cache.lengths[row] for row in rows]
         if len(tokens) != len(firsts) or not all(firsts):
             raise ValueError(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import ClassVar, Protocol
 
 import torch
@@ -159,7 +160,7 @@ class Always:
     looks_again: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.count < 0:
+        if index(self.count) < 0:
             raise ValueError(f"count is {self.count}; expected 0 or more")
 
     def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:

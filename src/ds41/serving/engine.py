@@ -39,7 +39,7 @@ class Engine:
         decoder: how prompts run through the layers above the last source, as in :meth:`Model.prefill`.
         short_hits: what a hit of at most one window is worth, as in :func:`ds41.replay.plan_replay`.
         windows: of which layers windows are kept, as in :func:`ds41.replay.snapshot_layers`.
-        fingerprint: of model and formats, and of the drafter where there is one; :func:`model_fingerprint` if None.
+        fingerprint: of model and formats; :func:`model_fingerprint` if None.
         drafting: drafts for all answers, and which of them are verified; None draws token by token. What is drawn
             follows the same distribution. How many drafts are verified may depend on what else is running, so a seed
             gives the same tokens again only under the same load.
@@ -82,13 +82,13 @@ class Engine:
         )
         if store is not None and store.layout != self._pages.layout:
             raise CacheError("the store's pages are those of another configuration; make it with this model's layout")
-        # One token that can be taken back lets a decode step be repeated.
-        options = {"pool": self._pages, "rollback": max(1, model.config.dspark_block_size)}
+        # A decode step can be repeated if all of its tokens can be taken back: one, or a block and the one before it.
+        options = {"pool": self._pages, "rollback": 1 + model.config.dspark_block_size}
         if drafting is None:
             cache = model.new_cache(self.max_tokens, rows, **options)
         else:
             cache = drafting.drafter.new_cache(model, self.max_tokens, rows, **options)
-        drafter = b"" if drafting is None or fingerprint is not None else model_fingerprint(drafting.drafter)
+        drafter = b"" if drafting is None else model_fingerprint(drafting.drafter)
         self._tiers = Tiers(model, cache, ResidentPages(self._pages), store, pool, windows, short_hits, drafter)
         self._root = model_fingerprint(model) if fingerprint is None else fingerprint
         if store is not None and store.fingerprint != self._root:

@@ -232,8 +232,8 @@ class Steps:
         return tokens
 
     def _propose(self, rows: Sequence[int]) -> None:
-        """Draft for the turns that have just drawn a token and go on."""
-        turns = {row: self.rows.active[row] for row in rows}
+        """Draft for the turns that have just drawn a token and go on; where that fails they go on without drafts."""
+        turns = {row: self.rows.active[row] for row in rows if self.rows.active[row].report.undrafted is None}
         if self._drafting is None or not turns or not self._drafting.wants(len(turns)):
             return
         try:
@@ -241,7 +241,10 @@ class Steps:
         except Exception:
             # Whoever fails alone was the reason.
             for row, turn in turns.items():
-                self._guarded(turn, row, lambda turn, row: self._draft({row: turn}))
+                try:
+                    self._draft({row: turn})
+                except Exception as error:
+                    turn.report.undrafted = f"{type(error).__name__}: {error}"
 
     def _draft(self, turns: dict[int, Turn]) -> None:
         last = {row: turn.ids[-1] for row, turn in turns.items()}

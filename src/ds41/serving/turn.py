@@ -42,6 +42,7 @@ class TurnReport:
     stored_tokens, stored_bytes   whose pages were written to the prefix store, and the bytes of those pages
     kept_window_bytes             written to the window pool
     refused                       why something could not be stored, or None
+    undrafted                     why the rest of the answer was drawn without drafts, or None
     first_token_s, seconds        from the call to the first token of the answer, and to the end
     finish                        "stop", "length", "cancelled" or "failed"; None while it runs
     ============================  ==================================================================================
@@ -65,6 +66,7 @@ class TurnReport:
     stored_bytes: int = 0
     kept_window_bytes: int = 0
     refused: str | None = None
+    undrafted: str | None = None
     first_token_s: float | None = None
     seconds: float | None = None
     finish: Finish | None = None
@@ -156,7 +158,7 @@ class Turn:
         self.alone_until, self.proposal = alone_until, None
         kept = (
             "context_tokens", "new_tokens", "generated_tokens", "drafted_tokens", "verified_tokens", "accepted_tokens",
-            "first_token_s", "stored_tokens", "stored_bytes",
+            "first_token_s", "stored_tokens", "stored_bytes", "undrafted",
         )  # fmt: skip
         self.report = TurnReport(**{name: getattr(self.report, name) for name in kept})
 

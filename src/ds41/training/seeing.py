@@ -26,10 +26,11 @@ from ds41.vision import Vision, VisionTower
 
 @dataclass(frozen=True)
 class SeeingPlan:
-    """rows: pictures of a step. matching: steps of the first stage, matched: pictures of one of them."""
+    """rows: pictures of a step. matching: steps of the first stage; None for eight to seven of the second. matched:
+    pictures of one of them."""
 
     rows: int = 16
-    matching: int = 1600
+    matching: int | None = None
     matched: int = 48
 
 
@@ -72,7 +73,10 @@ class Matcher(nn.Module):
 
 def vision_recipe(steps: int = 1400, plan: SeeingPlan | None = None, **settings: object) -> PartRecipe:
     """The recipe of nano's tower, ``steps`` of them with the model behind it; settings as in :class:`PartRecipe`."""
-    return PartRecipe("vision", steps, settings=asdict(plan or SeeingPlan()), **settings)
+    plan = plan or SeeingPlan()
+    if plan.matching is None:
+        plan = replace(plan, matching=max(1, round(steps * 8 / 7)))
+    return PartRecipe("vision", steps, settings=asdict(plan), **settings)
 
 
 def train_vision(
