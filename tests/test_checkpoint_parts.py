@@ -170,7 +170,7 @@ def test_a_folder_with_some_of_the_parts(modules, tmp_path):
     # A checkpoint is replaced with all that it holds.
     save_checkpoint(modules["model"], tmp_path, TOKENIZER, overwrite=True, drafter=modules["drafter"])
     load("drafter", tmp_path)
-    with pytest.raises(CheckpointError, match=r"model.safetensors holds no vision$"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors holds no vision part$"):
         load("vision", tmp_path)
 
 
@@ -197,7 +197,7 @@ DAMAGE = {
         lambda t: t | {"mtp.0.attn.attn_sink": t["mtp.0.attn.attn_sink"] - torch.inf},
         r"attn_sink holds values beyond torch\.float32",
     ),
-    "nothing left": ("vision", lambda t: _without(t, "vision.", "aligner.", "image_"), r"holds no vision$"),
+    "nothing left": ("vision", lambda t: _without(t, "vision.", "aligner.", "image_"), r"holds no vision part$"),
 }  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def test_tensors_of_a_part_that_the_configuration_does_not_know(folder):
         load("drafter", folder)
     change(folder, lambda t: _without(t, "vision.", "aligner.", "image_", "mtp."))
     for part in BUILD:
-        with pytest.raises(CheckpointError, match=rf"holds no {part}$"):
+        with pytest.raises(CheckpointError, match=rf"holds no {part}( part)?$"):
             load(part, folder)
 
 

@@ -96,7 +96,7 @@ def test_a_picture_of_no_possible_size_is_one_line(capsys, folder, tmp_path):
 def test_a_checkpoint_without_a_vision_part_is_one_line(capsys, tmp_path, pictures):
     blind = tiny_parts.save(tmp_path / "blind", parts=("drafter",))
     status, out, err = run(capsys, blind, "What?", "--image", pictures[0])
-    assert (status, out, err) == (2, "", f"ds41: {blind}/model.safetensors holds no vision\n")
+    assert (status, out, err) == (2, "", f"ds41: {blind}/model.safetensors holds no vision part\n")
 
 
 def test_a_prompt_that_pictures_make_too_long_is_one_line(capsys, folder, pictures):

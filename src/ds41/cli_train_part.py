@@ -65,7 +65,7 @@ def _check(options: argparse.Namespace) -> None:
 def _recipe(options: argparse.Namespace) -> PartRecipe:
     from ds41.training.drafting import DraftPlan, draft_recipe
     from ds41.training.parts import PartRecipe
-    from ds41.training.seeing import SeeingPlan, vision_recipe
+    from ds41.training.seeing import SeeingPlan, matching_steps, vision_recipe
 
     make, plan = {"drafter": (draft_recipe, DraftPlan), "vision": (vision_recipe, SeeingPlan)}[options.part]
     settings = recipe_settings(options.set, PartRecipe, plan)
@@ -75,6 +75,8 @@ def _recipe(options: argparse.Namespace) -> PartRecipe:
             raise ValueError(f"--set {name} is {value}; expected {int(name != 'matching')} or more")
     if options.steps is not None:
         settings["steps"] = options.steps
+        if options.part == "vision":
+            sizes.setdefault("matching", matching_steps(options.steps))
     return make(plan=plan(**sizes), seed=options.seed, **settings)
 
 

@@ -26,11 +26,10 @@ from ds41.vision import Vision, VisionTower
 
 @dataclass(frozen=True)
 class SeeingPlan:
-    """rows: pictures of a step. matching: steps of the first stage; None for eight to seven of the second. matched:
-    pictures of one of them."""
+    """rows: pictures of a step. matching: steps of the first stage, matched: pictures of one of them."""
 
     rows: int = 16
-    matching: int | None = None
+    matching: int = 1600
     matched: int = 48
 
 
@@ -73,10 +72,13 @@ class Matcher(nn.Module):
 
 def vision_recipe(steps: int = 1400, plan: SeeingPlan | None = None, **settings: object) -> PartRecipe:
     """The recipe of nano's tower, ``steps`` of them with the model behind it; settings as in :class:`PartRecipe`."""
-    plan = plan or SeeingPlan()
-    if plan.matching is None:
-        plan = replace(plan, matching=max(1, round(steps * 8 / 7)))
+    plan = plan or SeeingPlan(matching=matching_steps(steps))
     return PartRecipe("vision", steps, settings=asdict(plan), **settings)
+
+
+def matching_steps(steps: int) -> int:
+    """Steps of the first stage that go with so many of the second: eight to seven."""
+    return max(1, round(steps * 8 / 7))
 
 
 def train_vision(
