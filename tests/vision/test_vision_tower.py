@@ -243,4 +243,4 @@ def test_sizes_that_fit_no_tower(changed, named):
 
 def test_a_text_model_has_no_vision():
     with pytest.raises(ConfigError, match="vision is None"):
-        Vision(ModelConfig.nano())
+        Vision(ModelConfig.mini())
