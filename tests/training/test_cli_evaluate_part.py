@@ -97,4 +97,5 @@ def test_bad_input_is_one_line(capsys, options, told):
 @pytest.mark.parametrize("part", ["drafter", "vision"])
 def test_a_checkpoint_without_the_part_is_one_line(capsys, tmp_path, part):
     alone = tiny_parts.save(tmp_path / "alone", parts=())
-    assert run(capsys, alone, "--part", part) == (2, "", f"ds41: {alone}/model.safetensors holds no {part}\n")
+    name = {"drafter": "drafter", "vision": "vision part"}[part]
+    assert run(capsys, alone, "--part", part) == (2, "", f"ds41: {alone}/model.safetensors holds no {name}\n")
