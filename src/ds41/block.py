@@ -65,8 +65,9 @@ class Hidden:
         rows = {layer: row[kept] for layer, row in self.engram_rows.items()}
         entering = tuple(mean[kept] for mean in self.entering)
         return replace(
-            self.settled(),
+            self,
             received=self.streams[kept],
+            update=None,
             weights=self.weights[kept],
             step=step,
             engram_rows=rows,
