@@ -15,9 +15,10 @@ import torch
 from tokenizers import AddedToken
 
 from ds41 import ModelConfig
+from ds41.chat_format import Turns
 from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
-from ds41.conversation import SavedConversation, Turns
+from ds41.conversation import SavedConversation
 from ds41.serving import Engine, session
 from ds41.serving import steps as steps_module
 from ds41.tokenizer import byte_tokenizer, load_tokenizer

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     "config config_checks config_files small_floats formats comparison_formats rope norm linear precision step tokens "
-    "tokenizer weight_formats environment agent_workspace agent_workload measured kernels",
+    "tokenizer chat_format weight_formats environment agent_workspace agent_workload measured kernels",
     "ops",
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
     "economics candidates counterfactuals report window_persistence window_cone",

@@ -20,7 +20,8 @@ from ds41.conversation import ConversationError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from ds41.conversation import SavedConversation, Saving, Turns
+    from ds41.chat_format import Turns
+    from ds41.conversation import SavedConversation, Saving
     from ds41.serving import Counters, Engine, Session
 
 _FAILED = 2

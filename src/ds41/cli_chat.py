@@ -85,7 +85,8 @@ def _chat(options: argparse.Namespace) -> int:
     from ds41 import environment
     from ds41.cache import PageLayout
     from ds41.chat import Chat, tell
-    from ds41.conversation import Owner, Saving, Turns
+    from ds41.chat_format import Turns
+    from ds41.conversation import Owner, Saving
     from ds41.serving import Engine, model_fingerprint
 
     _check(options)
