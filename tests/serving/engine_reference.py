@@ -203,13 +203,13 @@ class Shadow:
         page = self.layout.page_tokens
         self.kept.setdefault(session.tenant, []).append(tuple(fed[: len(fed) // page * page]))
 
-    def _extend(self, rows, cache, wanted, tails=None, images=None):
+    def _extend(self, rows, cache, wanted, tails=None, *images):
         with self._noting():
             self._starts(cache)
         layer, self.broken_layer = self.broken_layer, None
         with nullcontext() if layer is None else _breaking(self.model.layers[layer]):
             # A step that ends below the layer succeeds.
-            logits = self._run(rows, cache, wanted, tails)
+            logits = self._run(rows, cache, wanted, tails, *images)
         with self._noting():
             self._follow(rows, cache, wanted, logits)
         return logits

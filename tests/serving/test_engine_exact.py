@@ -23,8 +23,8 @@ class Recorder:
         model, self.logits = small_model(), {session: [] for session in sessions}
         extend = model.extend
 
-        def recording(rows, cache, wanted, tails=None, images=None):
-            logits = extend(rows, cache, wanted, tails)
+        def recording(rows, cache, wanted, tails=None, *images):
+            logits = extend(rows, cache, wanted, tails, *images)
             for place, row in enumerate(wanted):
                 for session, seen in self.logits.items():
                     if session.row == row:

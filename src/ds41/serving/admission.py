@@ -80,7 +80,7 @@ def _load_pages(tiers: Tiers, turn: Turn, keys: PrefixKeys) -> tuple[list[int], 
     if tiers.store is None:
         return pages, tokens
     try:
-        with tiers.store.find(turn.session.tenant, keys.ids) as prefix:
+        with tiers.store.find(turn.tenant, keys.ids) as prefix:
             turn.stored = prefix.tokens
             # A page read is a page copied: not for a hit that will be computed anyway.
             if prefix.tokens > tokens and _worth(tiers, prefix.tokens):
@@ -123,9 +123,9 @@ def _find_windows(tiers: Tiers, keys: PrefixKeys, tokens: int, decoder: str) -> 
 
 def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, at: int, lease: Lease) -> bool:
     """Adopt the pages and put the windows back; False if they are not what they should be."""
-    cache, ids = tiers.cache, turn.ids
+    cache, ids, image_mask = tiers.cache, turn.ids, turn.image_mask
     cache.adopt(row, pages, tokens)
-    feed_again(tiers.model, cache, row, ids, at)
+    feed_again(tiers.model, cache, row, ids, at, image_mask)
     with lease:
         try:
             cache.restore_windows(row, WindowSnapshot.from_bytes(lease.data))
@@ -137,7 +137,7 @@ def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, 
     if tiers.kept_windows == "prefill":
         start = max(0, min(start, len(ids) - tiers.window))
     if start < at:
-        feed_again(tiers.model, cache, row, ids, start)
+        feed_again(tiers.model, cache, row, ids, start, image_mask)
     turn.report.windows = "restored"
     turn.report.replayed_tokens = tokens - start
     return True
@@ -145,7 +145,7 @@ def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, 
 
 def _replay(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int) -> None:
     plan = plan_replay(tokens, tiers.window, tiers.short_hits)
-    begin_replay(tiers.model, tiers.cache, row, turn.ids, pages, plan)
+    begin_replay(tiers.model, tiers.cache, row, turn.ids, pages, plan, turn.image_mask)
     report = turn.report
     report.replayed_tokens = plan.replayed
     report.windows = "replayed" if plan.adopts else "cold"

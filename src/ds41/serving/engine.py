@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import torch
+
 from ds41.cache import CacheError, PagePool
 from ds41.decoder_tail import Decoder, check_decoder
 from ds41.dspark import Drafting
@@ -17,6 +19,7 @@ from ds41.replay import KeptWindows, ShortHits, plan_replay, snapshot_layers
 from ds41.serving.admission import Tiers
 from ds41.serving.counters import table
 from ds41.serving.fingerprint import model_fingerprint
+from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys, as_ids, root_key
 from ds41.serving.resident import ResidentPages
 from ds41.serving.session import Session
@@ -99,16 +102,24 @@ class Engine:
         self._lock = threading.RLock()
         self._closed = False
 
-    def open(self, tenant: str = "default", ids: Sequence[int] = ()) -> Session:
+    def open(
+        self, tenant: str = "default", ids: Sequence[int] = (), image_vectors: torch.Tensor | None = None
+    ) -> Session:
         """A session of ``tenant``; ``ids`` is the conversation so far, of which the tiers may still hold the state.
+
+        Args:
+            image_vectors: [I, hidden], for those of ``ids`` that are the ``image_token_id`` (:mod:`ds41.vision`).
 
         Raises:
             TypeError, ValueError: a tenant that is no text, or ids that are none.
         """
         root_key(self._root, tenant)
-        return Session(self, tenant, self._checked(ids))
+        ids = self._checked(ids)
+        return Session(self, tenant, ids, self._placed(ids, image_vectors))
 
-    def submit(self, session: Session, ids: Sequence[int], sampling: Sampling) -> Turn:
+    def submit(
+        self, session: Session, ids: Sequence[int], sampling: Sampling, image_vectors: torch.Tensor | None = None
+    ) -> Turn:
         """Queue a turn; what :meth:`Session.say` does."""
         new = self._checked(ids)
         if not new:
@@ -119,7 +130,8 @@ class Engine:
                 raise RuntimeError("the session or its engine is closed")
             if session.turn is not None:
                 raise RuntimeError("the session is still being answered; end or cancel that answer first")
-            turn = Turn(session, session.ids + new, sampling)
+            images = session.images + self._placed(new, image_vectors, len(session.ids))
+            turn = Turn(session, session.ids + new, sampling, images)
             if turn.most_tokens > self.max_tokens:
                 raise ValueError(
                     f"the conversation has {len(turn.ids)} tokens and max_new_tokens is {sampling.max_new_tokens}; "
@@ -209,6 +221,12 @@ class Engine:
             )
         return array.tolist()
 
-    def _keys(self, session: Session, ids: Sequence[int]) -> PrefixKeys:
-        root = root_key(self._root, None if self._shares else session.tenant)
-        return PrefixKeys(root, ids, self._pages.layout.page_tokens)
+    def _placed(self, ids: list[int], vectors: torch.Tensor | None, first: int = 0) -> SequenceImages:
+        config = self.model.config
+        if vectors is not None and vectors.dim() == 2 and vectors.shape[1] != config.hidden_size:
+            raise ValueError(f"image_vectors have {vectors.shape[1]} channels; expected {config.hidden_size}")
+        return SequenceImages.place(ids, vectors, config.image_token_id, self.model.dtype, first)
+
+    def _keys(self, turn: Turn, tokens: int) -> PrefixKeys:
+        root = root_key(self._root, None if self._shares else turn.tenant)
+        return PrefixKeys(root, turn.images.key_ids(turn.ids[:tokens]), self._pages.layout.page_tokens)

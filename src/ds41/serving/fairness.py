@@ -4,35 +4,44 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from ds41.serving.turn import Turn
+
+class OfTenant(Protocol):
+    """What waits: it is somebody's."""
+
+    @property
+    def tenant(self) -> str: ...
 
 
-class FairQueue:
-    """Waiting turns: one tenant after the other, the turns of each in the order in which they came."""
+Waiting = TypeVar("Waiting", bound=OfTenant)
+
+
+class FairQueue(Generic[Waiting]):
+    """Who waits: one tenant after the other, the turns of each in the order in which they came."""
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, deque[Turn]] = OrderedDict()
+        self._tenants: OrderedDict[str, deque[Waiting]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._tenants.values()))
 
-    def put(self, turn: Turn, first: bool = False) -> None:
+    def put(self, turn: Waiting, first: bool = False) -> None:
         """Add a turn behind its tenant's others, or before all of them."""
-        turns = self._tenants.setdefault(turn.session.tenant, deque())
+        turns = self._tenants.setdefault(turn.tenant, deque())
         if first:
             turns.appendleft(turn)
-            self._tenants.move_to_end(turn.session.tenant, last=False)
+            self._tenants.move_to_end(turn.tenant, last=False)
         else:
             turns.append(turn)
 
-    def head(self) -> Turn | None:
+    def head(self) -> Waiting | None:
         """The turn that is next."""
         return next(iter(self._tenants.values()))[0] if self._tenants else None
 
-    def remove(self, turn: Turn) -> None:
+    def remove(self, turn: Waiting) -> None:
         """Take a turn out; its tenant's next one waits for all other tenants."""
-        tenant = turn.session.tenant
+        tenant = turn.tenant
         self._tenants[tenant].remove(turn)
         self._tenants.move_to_end(tenant)
         if not self._tenants[tenant]:

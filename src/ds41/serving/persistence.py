@@ -35,7 +35,7 @@ def store_pages(tiers: Tiers, turn: Turn, row: int, tokens: int) -> None:
 
 def _put(tiers: Tiers, turn: Turn, pages: list[int], tokens: int, first: int):
     data = (tiers.cache.pool.read_page(page).cpu().numpy() for page in pages[first:])
-    return tiers.store.put(turn.session.tenant, turn.ids[:tokens], data, first_page=first)
+    return tiers.store.put(turn.tenant, turn.images.key_ids(turn.ids[:tokens]), data, first_page=first)
 
 
 def store_windows(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys, decoder: str) -> None:

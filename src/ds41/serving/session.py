@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
+from ds41.serving.images import SequenceImages
 from ds41.serving.turn import Sampling, Turn, TurnReport
 
 if TYPE_CHECKING:
@@ -54,9 +57,10 @@ class Session:
     opened anew, in another process.
     """
 
-    def __init__(self, engine: Engine, tenant: str, ids: Sequence[int]) -> None:
+    def __init__(self, engine: Engine, tenant: str, ids: Sequence[int], images: SequenceImages) -> None:
         self.engine, self.tenant = engine, tenant
         self.ids: list[int] = list(ids)
+        self.images = images
         # The engine's books: its row in the cache, tokens known to be stored, the key of its windows in the pool.
         self.row: int | None = None
         self.stored = 0
@@ -72,12 +76,14 @@ class Session:
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Collection[int] | None = None,
+        image_vectors: torch.Tensor | None = None,
     ) -> Stream:
         """Append ``ids`` to the conversation and answer.
 
         Args:
             max_new_tokens, temperature, top_p, seed: as in :func:`ds41.generation.generate`.
             stop_ids: ids that end the answer and are not part of it; None for the configuration's ``eos_token_id``.
+            image_vectors: [I, hidden], for those of ``ids`` that are the ``image_token_id`` (:mod:`ds41.vision`).
 
         Raises:
             ValueError, TypeError: no ids, ids outside the vocabulary, a value out of range, or more tokens than the
@@ -85,9 +91,8 @@ class Session:
             The stream raises what went wrong with this answer; the conversation is then as it was before.
         """
         stops = {self.engine.model.config.eos_token_id} if stop_ids is None else set(stop_ids)
-        return Stream(
-            self.engine, self.engine.submit(self, ids, Sampling(max_new_tokens, temperature, top_p, seed, stops))
-        )
+        sampling = Sampling(max_new_tokens, temperature, top_p, seed, stops)
+        return Stream(self.engine, self.engine.submit(self, ids, sampling, image_vectors))
 
     def close(self) -> None:
         """Give back the session's row; an answer that is being given is cancelled. A second time does nothing."""

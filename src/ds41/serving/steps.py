@@ -14,10 +14,10 @@ from ds41.sampling import sample
 from ds41.serving.admission import Tiers, start_turn
 from ds41.serving.counters import Counters
 from ds41.serving.fairness import FairQueue, share_out
+from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys
 from ds41.serving.persistence import store_pages, store_windows
 from ds41.serving.rows import Rows
-from ds41.serving.session import Session
 from ds41.serving.turn import Finish, Turn
 
 ENGINE_COUNTERS = (
@@ -49,14 +49,14 @@ class Steps:
     """Turns on the rows of a cache, from the queue to their end.
 
     Args:
-        keys: the keys of a session's prefix. step_tokens: the most tokens of prompts that a step reads. drafting: how
-            answers are drafted, or None.
+        keys: those of a turn's first tokens, of a given number. step_tokens: the most tokens of prompts that a step
+            reads. drafting: how answers are drafted, or None.
     """
 
     def __init__(
         self,
         tiers: Tiers,
-        keys: Callable[[Session, Sequence[int]], PrefixKeys],
+        keys: Callable[[Turn, int], PrefixKeys],
         decoder: Decoder,
         step_tokens: int,
         drafting: Drafting | None = None,
@@ -115,7 +115,7 @@ class Steps:
         if session.row == row:
             report.live_tokens, report.windows, turn.stored = cache.lengths[row], "live", session.stored
         else:
-            start_turn(self._tiers, turn, row, self._keys(session, turn.ids), self._decoder)
+            start_turn(self._tiers, turn, row, self._keys(turn, len(turn.ids)), self._decoder)
             session.row = row
         end = len(turn.ids)
         drafts = cache.follower is not None
@@ -137,7 +137,7 @@ class Steps:
             self._take_drafts_back(turn, row)
             if self._tiers.cache.lengths[row] == len(turn.ids):
                 # An interrupt came between the last step and its draw.
-                feed_again(self._tiers.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1)
+                feed_again(self._tiers.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1, turn.image_mask)
         lengths = self._tiers.cache.lengths
         left = {row: len(turn.ids) - lengths[row] for row, turn in turns.items()}
         reading = [row for row, count in left.items() if count > 1]
@@ -161,7 +161,8 @@ class Steps:
         beyond = {row: lengths[row] + len(piece) - len(turns[row].ids) for row, piece in pieces.items()}
         ended = {row: 1 + drafts for row, drafts in beyond.items() if drafts >= 0}
         rows = [torch.tensor(pieces.get(row, ()), dtype=torch.int64) for row in range(cache.batch)]
-        logits = self._tiers.model.extend(rows, cache, ended, self._tails)
+        images, vectors = self._images_of(pieces)
+        logits = self._tiers.model.extend(rows, cache, ended, self._tails, images, vectors)
         for row, piece in pieces.items():
             # Fed again up to what was stored; from there on for the first time.
             turns[row].report.computed_tokens += max(
@@ -171,6 +172,17 @@ class Steps:
         for row in ended:
             self._tails.set(row, {})
         return dict(zip(ended, logits.split(list(ended.values())), strict=True))
+
+    def _images_of(self, pieces: dict[int, list[int]]) -> tuple[list[torch.Tensor] | None, ...]:
+        """Which of the pieces' tokens belong to images, and their vectors, row by row; None if there are none."""
+        cache, hidden = self._tiers.cache, self._tiers.model.config.hidden_size
+        ranges = {row: (cache.lengths[row], cache.lengths[row] + len(piece)) for row, piece in pieces.items()}
+        found = [self.rows.active[row].images if row in ranges else SequenceImages() for row in range(cache.batch)]
+        if not any(found):
+            return None, None
+        places = [ranges.get(row, (0, 0)) for row in range(cache.batch)]
+        masks = [images.mask(*place) for images, place in zip(found, places, strict=True)]
+        return masks, [images.vectors(*place, hidden) for images, place in zip(found, places, strict=True)]
 
     def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
         """After a step that failed: whoever fails alone was the reason, and the others go on."""
@@ -267,10 +279,10 @@ class Steps:
         session, cache = turn.session, self._tiers.cache
         self._take_drafts_back(turn, row)
         length = cache.lengths[row]
-        keys = self._keys(session, turn.ids[:length])
+        keys = self._keys(turn, length)
         store_pages(self._tiers, turn, row, length)
         self._tiers.resident.keep(keys, cache.pages_of(row)[: length // keys.page_tokens])
-        session.ids, session.stored = turn.ids, turn.stored
+        session.ids, session.images, session.stored = turn.ids, turn.images, turn.stored
         if cache.stored[row] > length:
             # Ended while its last token was to be fed again: the windows are incomplete, ids and pages are not.
             self.rows.empty(row)

@@ -13,12 +13,13 @@ import torch
 
 from ds41.dspark import Draw, Proposal
 from ds41.sampling import check_sampling
+from ds41.serving.images import SequenceImages
 
 if TYPE_CHECKING:
     from ds41.serving.session import Session
 
 Windows = Literal["live", "restored", "replayed", "cold"]
-Finish = Literal["stop", "length", "cancelled", "failed"]
+Finish = Literal["stop", "length", "cancelled", "failed", "handed_over"]
 
 
 @dataclass
@@ -44,7 +45,7 @@ class TurnReport:
     refused                       why something could not be stored, or None
     undrafted                     why the rest of the answer was drawn without drafts, or None
     first_token_s, seconds        from the call to the first token of the answer, and to the end
-    finish                        "stop", "length", "cancelled" or "failed"; None while it runs
+    finish                        "stop", "length", "cancelled", "failed" or "handed_over"; None while it runs
     ============================  ==================================================================================
     """
 
@@ -101,8 +102,8 @@ class Sampling:
 class Turn:
     """The state of a turn.
 
-    ids: the whole sequence, history, prompt and answer so far. answer: where the answer begins in it. ready: tokens
-    of the answer that the stream has not given out. stored: leading tokens whose pages are in the prefix store.
+    ids: the whole sequence, history, prompt and answer so far. images: those in it. answer: where the answer begins.
+    ready: tokens of the answer that the stream has not given out. stored: leading tokens whose pages are stored.
     proposal: drafts of what follows ``ids``, to be fed and verified in the next step.
     alone_until: a step that failed had brought it to this length; until it is there again, it has steps to itself.
     """
@@ -110,6 +111,7 @@ class Turn:
     session: Session
     ids: list[int]
     sampling: Sampling
+    images: SequenceImages = field(default_factory=SequenceImages)
     answer: int = 0
     stored: int = 0
     ready: deque[int] = field(default_factory=deque)
@@ -127,6 +129,15 @@ class Turn:
             self.random.seed()
         else:
             self.random.manual_seed(self.sampling.seed)
+
+    @property
+    def tenant(self) -> str:
+        return self.session.tenant
+
+    @property
+    def image_mask(self) -> torch.Tensor | None:
+        """Which of its ids belong to images, bool; None without any."""
+        return self.images.mask(0, len(self.ids)) if self.images else None
 
     @property
     def done(self) -> bool:

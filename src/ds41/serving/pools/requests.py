@@ -160,7 +160,7 @@ class Answer(Iterator[int]):
         return taken
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` from now on whenever tokens or the end have come, in the thread that brings them; now as well."""
+        """Call ``wake`` now, and whenever tokens or the end have come, in the thread that brings them."""
         with self._changed:
             self._listeners.append(wake)
         wake()
