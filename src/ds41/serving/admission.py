@@ -138,6 +138,9 @@ def _restore(tiers: Tiers, turn: Turn, row: int, pages: list[int], tokens: int, 
         start = max(0, min(start, len(ids) - tiers.window))
     if start < at:
         feed_again(tiers.model, cache, row, ids, start, image_mask)
+    if turn.hands_over:
+        # Of a session that this engine has not seen before; its next windows take their place.
+        turn.session.window_key = lease.key
     turn.report.windows = "restored"
     turn.report.replayed_tokens = tokens - start
     return True

@@ -7,6 +7,7 @@ another session at any time between two turns. Source: report section 3.2.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,7 @@ from ds41.replay import KeptWindows, ShortHits, plan_replay, snapshot_layers
 from ds41.serving.admission import Tiers
 from ds41.serving.counters import table
 from ds41.serving.fingerprint import model_fingerprint
+from ds41.serving.handover import Takeover
 from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys, as_ids, root_key
 from ds41.serving.resident import ResidentPages
@@ -132,19 +134,71 @@ class Engine:
                 raise RuntimeError("the session is still being answered; end or cancel that answer first")
             images = session.images + self._placed(new, image_vectors, len(session.ids))
             turn = Turn(session, session.ids + new, sampling, images)
+            turn.report.new_tokens = len(new)
+            self._enqueue(turn)
+        return turn
+
+    def read(
+        self,
+        tenant: str,
+        ids: Sequence[int],
+        sampling: Sampling,
+        image_vectors: torch.Tensor | None = None,
+        *,
+        hit_limit: int | None = None,
+        given: Sequence[int] = (),
+    ) -> Turn:
+        """Queue a prompt that another engine will answer: the turn ends with its first token and a ``handover``.
+
+        An answer that ends with its first token leaves none.
+
+        Args:
+            hit_limit: the longest prefix to take from the tiers. given: tokens of the answer that were given out
+                before; the first stands for the one that is drawn.
+
+        Raises:
+            ValueError, TypeError: as :meth:`submit`.
+        """
+        new = self._checked(ids)
+        if not new:
+            raise ValueError("there are no ids to read; expected one or more")
+        session = Session(self, tenant, (), SequenceImages())
+        root_key(self._root, tenant)
+        turn = Turn(session, new, sampling, self._placed(new, image_vectors), hands_over=True, hit_limit=hit_limit)
+        turn.given.extend(given[:1])
+        turn.report.new_tokens = len(new)
+        self._enqueue(turn)
+        return turn
+
+    def take_over(self, takeover: Takeover) -> Turn:
+        """Queue a turn whose prompt another engine has read.
+
+        Raises:
+            ValueError: more tokens than there is room for. The turn fails with HandoverLost if its pages are gone, and
+            with CacheError if they are another model's.
+        """
+        handover = takeover.handover
+        session = Session(self, handover.tenant, (), SequenceImages())
+        ids, images = list(handover.ids), handover.images
+        turn = Turn(session, ids, handover.sampling, images, takeover=takeover, given=deque(takeover.given))
+        self._enqueue(turn)
+        return turn
+
+    def _enqueue(self, turn: Turn) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
             if turn.most_tokens > self.max_tokens:
                 raise ValueError(
-                    f"the conversation has {len(turn.ids)} tokens and max_new_tokens is {sampling.max_new_tokens}; "
+                    f"the conversation has {turn.answer} tokens and max_new_tokens is {turn.sampling.max_new_tokens}; "
                     f"the engine has room for {self.max_tokens} in all"
                 )
             if (pages := self._steps.rows.pages_for(turn)) > self._pages.pages:
                 raise ValueError(
                     f"{turn.most_tokens} tokens need {pages} pages; the engine has {self._pages.pages} in all"
                 )
-            turn.report.new_tokens = len(new)
-            session.turn = turn
+            turn.session.turn = turn
             self._steps.queue.put(turn)
-        return turn
 
     def next_token(self, turn: Turn) -> int:
         """The next token of a turn's answer; runs as many steps as that takes.

@@ -73,6 +73,10 @@ class SequenceImages:
             ]
         )
 
+    def without_vectors(self) -> SequenceImages:
+        """For who has the entries of these positions already."""
+        return SequenceImages([ImageRun(run.start, run.vectors[:, :0], run.key_ids) for run in self.runs])
+
     def key_ids(self, ids: Sequence[int]) -> np.ndarray:
         """``ids`` from position 0 on, as prefixes are looked up by: int64 [n]."""
         keys = np.array(ids, dtype="<i8")
@@ -92,6 +96,21 @@ class SequenceImages:
         """Their vectors, [I, hidden]."""
         parts = [run.vectors[first:last] for run, first, last in self._within(start, stop)]
         return torch.cat(parts) if parts else torch.empty(0, hidden)
+
+    @staticmethod
+    def of_step(
+        sequences: Sequence[SequenceImages], places: Sequence[tuple[int, int]], hidden: int
+    ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor] | None]:
+        """Masks and vectors of one step, row by row, as :meth:`ds41.model.Model.extend` takes them.
+
+        Args:
+            places: of each sequence the first position of the step and the one after its last. Without any image
+                in the sequences there are neither masks nor vectors.
+        """
+        if not any(sequences):
+            return None, None
+        masks = [images.mask(*place) for images, place in zip(sequences, places, strict=True)]
+        return masks, [images.vectors(*place, hidden) for images, place in zip(sequences, places, strict=True)]
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[ImageRun, int, int]]:
         for run in self.runs:

@@ -14,6 +14,7 @@ from ds41.sampling import sample
 from ds41.serving.admission import Tiers, start_turn
 from ds41.serving.counters import Counters
 from ds41.serving.fairness import FairQueue, share_out
+from ds41.serving.handover import make_handover, take_over
 from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys
 from ds41.serving.persistence import store_pages, store_windows
@@ -36,6 +37,7 @@ ENGINE_COUNTERS = (
     "windows_restored",
     "windows_replayed",
     "windows_cold",
+    "windows_handed_over",
     "cancelled",
     "failed",
     "restarted",
@@ -114,14 +116,21 @@ class Steps:
         cache, session, report = self._tiers.cache, turn.session, turn.report
         if session.row == row:
             report.live_tokens, report.windows, turn.stored = cache.lengths[row], "live", session.stored
+        elif turn.takeover is not None:
+            take_over(self._tiers, turn, row, self._keys(turn, turn.answer))
+            session.row = row
         else:
-            start_turn(self._tiers, turn, row, self._keys(turn, len(turn.ids)), self._decoder)
+            known = len(turn.ids) if turn.hit_limit is None else min(turn.hit_limit, len(turn.ids))
+            start_turn(self._tiers, turn, row, self._keys(turn, known), self._decoder)
             session.row = row
         end = len(turn.ids)
         drafts = cache.follower is not None
         starts = tail_starts(self._tiers.model.config, cache.lengths[row], end, self._decoder, drafts)
         begin_tail(cache, row, starts)
         self._tails.set(row, starts)
+        if turn.takeover is not None:
+            # Its first token has been drawn.
+            self._propose([row])
 
     def _next_turns(self) -> dict[int, Turn]:
         """The turns of the next step, by row: all that have one, or one that may have made a step fail."""
@@ -147,6 +156,9 @@ class Steps:
         for row, piece in pieces.items():
             if left[row] == 1 and turns[row].proposal is not None:
                 piece += turns[row].proposal.ids
+            elif left[row] == 1:
+                # Their places are known; as few at a time as can be taken back.
+                piece += list(turns[row].given)[: self._tiers.model.config.dspark_block_size]
         return pieces
 
     def _take_drafts_back(self, turn: Turn, row: int) -> None:
@@ -161,8 +173,10 @@ class Steps:
         beyond = {row: lengths[row] + len(piece) - len(turns[row].ids) for row, piece in pieces.items()}
         ended = {row: 1 + drafts for row, drafts in beyond.items() if drafts >= 0}
         rows = [torch.tensor(pieces.get(row, ()), dtype=torch.int64) for row in range(cache.batch)]
-        images, vectors = self._images_of(pieces)
-        logits = self._tiers.model.extend(rows, cache, ended, self._tails, images, vectors)
+        images = [turns[row].images if row in pieces else SequenceImages() for row in range(cache.batch)]
+        places = [(length, length + len(piece)) for length, piece in zip(lengths, rows, strict=True)]
+        given = SequenceImages.of_step(images, places, self._tiers.model.config.hidden_size)
+        logits = self._tiers.model.extend(rows, cache, ended, self._tails, *given)
         for row, piece in pieces.items():
             # Fed again up to what was stored; from there on for the first time.
             turns[row].report.computed_tokens += max(
@@ -172,17 +186,6 @@ class Steps:
         for row in ended:
             self._tails.set(row, {})
         return dict(zip(ended, logits.split(list(ended.values())), strict=True))
-
-    def _images_of(self, pieces: dict[int, list[int]]) -> tuple[list[torch.Tensor] | None, ...]:
-        """Which of the pieces' tokens belong to images, and their vectors, row by row; None if there are none."""
-        cache, hidden = self._tiers.cache, self._tiers.model.config.hidden_size
-        ranges = {row: (cache.lengths[row], cache.lengths[row] + len(piece)) for row, piece in pieces.items()}
-        found = [self.rows.active[row].images if row in ranges else SequenceImages() for row in range(cache.batch)]
-        if not any(found):
-            return None, None
-        places = [ranges.get(row, (0, 0)) for row in range(cache.batch)]
-        masks = [images.mask(*place) for images, place in zip(found, places, strict=True)]
-        return masks, [images.vectors(*place, hidden) for images, place in zip(found, places, strict=True)]
 
     def _one_by_one(self, pieces: dict[int, list[int]], error: Exception) -> dict[int, torch.Tensor]:
         """After a step that failed: whoever fails alone was the reason, and the others go on."""
@@ -233,7 +236,7 @@ class Steps:
         """The tokens that a step yields for a turn; drafts that do not stand leave the cache."""
         proposal, turn.proposal = turn.proposal, None
         if self._drafting is None or proposal is None:
-            return [sample(logits[0], turn.sampling.temperature, turn.sampling.top_p, turn.random)]
+            return [sample(one, turn.sampling.temperature, turn.sampling.top_p, turn.random) for one in logits]
         tokens = self._drafting.settle(proposal, logits, turn.drawing)
         verified, accepted = len(proposal.ids), len(tokens) - 1
         report, cache = turn.report, self._tiers.cache
@@ -245,7 +248,8 @@ class Steps:
 
     def _propose(self, rows: Sequence[int]) -> None:
         """Draft for the turns that have just drawn a token and go on; where that fails they go on without drafts."""
-        turns = {row: self.rows.active[row] for row in rows if self.rows.active[row].report.undrafted is None}
+        turns = {row: self.rows.active[row] for row in rows}
+        turns = {row: turn for row, turn in turns.items() if turn.report.undrafted is None and not turn.given}
         if self._drafting is None or not turns or not self._drafting.wants(len(turns)):
             return
         try:
@@ -283,6 +287,11 @@ class Steps:
         store_pages(self._tiers, turn, row, length)
         self._tiers.resident.keep(keys, cache.pages_of(row)[: length // keys.page_tokens])
         session.ids, session.images, session.stored = turn.ids, turn.images, turn.stored
+        if finish == "handed_over":
+            turn.handover = make_handover(self._tiers, turn, row)
+            self.rows.empty(row)
+            self._close_turn(turn, finish)
+            return
         if cache.stored[row] > length:
             # Ended while its last token was to be fed again: the windows are incomplete, ids and pages are not.
             self.rows.empty(row)

@@ -16,9 +16,10 @@ from ds41.sampling import check_sampling
 from ds41.serving.images import SequenceImages
 
 if TYPE_CHECKING:
+    from ds41.serving.handover import Handover, Takeover
     from ds41.serving.session import Session
 
-Windows = Literal["live", "restored", "replayed", "cold"]
+Windows = Literal["live", "restored", "replayed", "cold", "handed_over"]
 Finish = Literal["stop", "length", "cancelled", "failed", "handed_over"]
 
 
@@ -33,8 +34,10 @@ class TurnReport:
     resident_tokens               whose pages lay in the model's memory for another sequence
     store_tokens, store_bytes     whose pages were read from the prefix store, and the bytes of those pages
     windows                       "live": still in the row; "restored": from the window pool; "replayed": made again
-                                  from the last tokens of the hit; "cold": there was no hit
-    window_bytes                  read from the window pool
+                                  from the last tokens of the hit; "cold": there was no hit; "handed_over": they came
+                                  from the worker that read the prompt
+    window_bytes                  read from the window pool, or handed over
+    handed_tokens, handed_bytes   whose pages came from the worker that read the prompt, and all bytes of the handover
     replayed_tokens               fed again although their entries were there
     computed_tokens               fed for the first time, those of the answer included
     generated_tokens              of the answer
@@ -57,6 +60,8 @@ class TurnReport:
     store_bytes: int = 0
     windows: Windows = "cold"
     window_bytes: int = 0
+    handed_tokens: int = 0
+    handed_bytes: int = 0
     replayed_tokens: int = 0
     computed_tokens: int = 0
     generated_tokens: int = 0
@@ -106,6 +111,10 @@ class Turn:
     ready: tokens of the answer that the stream has not given out. stored: leading tokens whose pages are stored.
     proposal: drafts of what follows ``ids``, to be fed and verified in the next step.
     alone_until: a step that failed had brought it to this length; until it is there again, it has steps to itself.
+    hands_over: it ends with its first token and leaves a handover. takeover: where it starts from, in place of the
+    tiers. given: tokens of the answer that another worker gave out before it was lost: what is drawn in their places
+    does not count. hit_limit: the longest prefix that may be taken from the tiers, so that windows are made again
+    where the lost worker made them.
     """
 
     session: Session
@@ -122,9 +131,15 @@ class Turn:
     began: float = field(default_factory=time.perf_counter)
     random: torch.Generator = field(default_factory=torch.Generator)
     proposal: Proposal | None = None
+    hands_over: bool = False
+    handover: Handover | None = None
+    takeover: Takeover | None = None
+    given: deque[int] = field(default_factory=deque)
+    hit_limit: int | None = None
 
     def __post_init__(self) -> None:
-        self.answer = self.report.context_tokens = len(self.ids)
+        self.answer = len(self.ids) if self.takeover is None else self.takeover.handover.prompt_tokens
+        self.report.context_tokens = self.answer
         if self.sampling.seed is None:
             self.random.seed()
         else:
@@ -155,18 +170,27 @@ class Turn:
 
     def draw(self, token: int) -> Finish | None:
         """Take a drawn token; says why the answer ends with it, if it does."""
-        if token in self.sampling.stop_ids:
+        if self.given:
+            self.ids.append(self.given.popleft())
+        elif token in self.sampling.stop_ids:
             return "stop"
-        self.ids.append(token)
-        self.ready.append(token)
-        self.report.generated_tokens += 1
-        if self.report.first_token_s is None:
-            self.report.first_token_s = time.perf_counter() - self.began
-        return "length" if len(self.ids) == self.most_tokens else None
+        else:
+            self.ids.append(token)
+            self.ready.append(token)
+            self.report.generated_tokens += 1
+            if self.report.first_token_s is None:
+                self.report.first_token_s = time.perf_counter() - self.began
+        if len(self.ids) == self.most_tokens:
+            return "length"
+        return "handed_over" if self.hands_over else None
 
     def begin_anew(self, alone_until: int) -> None:
         """Its row is lost: what it had hit and computed does not count any more."""
         self.alone_until, self.proposal = alone_until, None
+        if self.takeover is not None:
+            start = len(self.takeover.handover.ids)
+            self.given.extendleft(reversed(self.ids[start:]))
+            del self.ids[start:]
         kept = (
             "context_tokens", "new_tokens", "generated_tokens", "drafted_tokens", "verified_tokens", "accepted_tokens",
             "first_token_s", "stored_tokens", "stored_bytes", "undrafted",
