@@ -2,3 +2,22 @@
 
 Source: report section 3.2 (disaggregation of encoder, prefill and decode).
 """
+
+from ds41.serving.pools.cluster import Cluster, PoolPlan
+from ds41.serving.pools.local import EngineOptions, PoolSizes, local_cluster
+from ds41.serving.pools.requests import Answer, NoWorkers, Overloaded, Request, RequestReport, Stage, WorkerLost
+
+__all__ = [
+    "Answer",
+    "Cluster",
+    "EngineOptions",
+    "NoWorkers",
+    "Overloaded",
+    "PoolPlan",
+    "PoolSizes",
+    "Request",
+    "RequestReport",
+    "Stage",
+    "WorkerLost",
+    "local_cluster",
+]

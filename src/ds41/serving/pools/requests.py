@@ -124,6 +124,10 @@ class Answer(Iterator[int]):
         self._cancellers: list[Callable[[], None]] = []
 
     @property
+    def tenant(self) -> str:
+        return self.request.tenant
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more will come. Tokens may still wait to be taken."""
         return self._ended

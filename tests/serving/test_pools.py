@@ -1,0 +1,401 @@
+"""Pools in one process: the tokens of one engine, from however many workers, whoever of them is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+import tiny_parts
+import torch
+
+from ds41.cache import PageLayout
+from ds41.checkpoint import load_checkpoint
+from ds41.dspark import Always, Drafting, load_drafter
+from ds41.serving import Engine, HostWindowPool, PrefixStore, model_fingerprint
+from ds41.serving.pools import EngineOptions, NoWorkers, Overloaded, PoolSizes, Request, WorkerLost
+from ds41.serving.pools import local as local_pools
+from ds41.vision import ImageError, load_vision
+
+OPTIONS = EngineOptions(max_tokens=400, step_tokens=32)
+IMAGE = tiny_parts.CONFIG.image_token_id
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tiny_parts.save(tmp_path_factory.mktemp("parts"))
+    model = load_checkpoint(folder, dtype=torch.float32).requires_grad_(False)
+    vision = load_vision(folder, torch.float32).requires_grad_(False)
+    drafter = load_drafter(folder, "cache", torch.float32).requires_grad_(False)
+    return dataclasses.make_dataclass("Parts", ["model", "vision", "drafter", "fingerprint"])(
+        model, vision, drafter, model_fingerprint(model)
+    )
+
+
+def ids_of(count: int, seed: int) -> tuple[int, ...]:
+    return tuple(torch.randint(16, 272, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def request(count=40, seed=0, tokens=12, **options) -> Request:
+    options = {"tenant": "a", "stop_ids": frozenset(), "seed": seed} | options
+    return Request(ids=ids_of(count, seed), max_new_tokens=tokens, **options)
+
+
+def alone(parts, one: Request, vectors=None, drafting=None) -> list[int]:
+    with Engine(
+        parts.model, max_tokens=400, step_tokens=32, fingerprint=parts.fingerprint, drafting=drafting
+    ) as engine:
+        stream = engine.open(one.tenant).say(
+            one.ids, one.max_new_tokens, one.temperature, one.top_p, one.seed, one.stop_ids, vectors
+        )
+        return list(stream)
+
+
+class Gate:
+    """Holds the first worker of a pool that comes to its n-th step there, to lose it."""
+
+    def __init__(self, pool: str, step: int) -> None:
+        self.pool, self.step = pool, step
+        self.reached, self._opened = threading.Event(), threading.Event()
+        self.worker = None
+
+    def watch(self, worker):
+        if worker.name.startswith(self.pool):
+            engine, steps = worker._driver.engine, count()
+            step = engine.step
+
+            def gated():
+                if next(steps) == self.step and not self.reached.is_set():
+                    self.worker = worker
+                    self.reached.set()
+                    self._opened.wait(20)
+                return step()
+
+            engine.step = gated
+        return worker
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def lose(self) -> None:
+        assert self.reached.wait(20), "no worker came that far"
+        closing = threading.Thread(target=self.worker.close)
+        closing.start()
+        while self.worker._driver.alive:
+            time.sleep(0.001)
+        self.open()
+        closing.join()
+
+
+@contextmanager
+def cluster_of(parts, sizes=None, gate=None, monkeypatch=None, **options):
+    if gate is not None:
+        for name in ("PrefillWorker", "DecodeWorker"):
+            made = getattr(local_pools, name)
+            monkeypatch.setattr(local_pools, name, lambda *given, made=made: gate.watch(made(*given)))
+    options = {"vision": parts.vision, "fingerprint": parts.fingerprint} | options
+    with local_pools.local_cluster(
+        parts.model, options.pop("engine", OPTIONS), sizes or PoolSizes(rows=3), **options
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("sizes", [PoolSizes(rows=1), PoolSizes(prefill=2, decode=3, rows=2)])
+def test_tokens_of_pools_are_those_of_one_engine(parts, sizes):
+    requests = [request(count, seed, temperature=seed % 2) for seed, count in enumerate((1, 64, 7, 130, 33, 90, 5))]
+    expected = [alone(parts, one) for one in requests]
+    with cluster_of(parts, sizes) as cluster:
+        answers = [cluster.submit(one) for one in requests]
+        assert [list(answer) for answer in answers] == expected
+        reports = [answer.report for answer in answers]
+    assert {report.finish for report in reports} == {"length"}
+    for one, report in zip(requests, reports, strict=True):
+        assert (report.prompt_tokens, report.generated_tokens) == (len(one.ids), 12)
+        assert [stage.pool for stage in report.stages] == ["prefill", "decode"]
+        assert report.handed_bytes >= report.window_bytes > 0
+        assert 0 < report.first_token_s < report.seconds
+    # More than one worker of each pool had something to do.
+    if sizes.decode > 1:
+        assert len({report.stages[1].worker for report in reports}) > 1
+
+
+def test_drafting_pools(parts):
+    one = request(40, 3, 20)
+    drafting = lambda: Drafting(parts.drafter, Always(4))  # noqa: E731
+    with cluster_of(parts, drafting=drafting) as cluster:
+        answer = cluster.submit(one)
+        assert list(answer) == alone(parts, one)
+        assert answer.report.decode.verified_tokens > 0
+
+
+def picture(seed: int) -> bytes:
+    import io
+
+    from PIL import Image
+
+    pixels = torch.randint(0, 256, (84, 84, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pictures_are_encoded_once_and_stand_in_the_prompt(parts):
+    from ds41.vision import expand_images, load_image, patches_of
+
+    files = (picture(0), picture(1))
+    one = Request("a", (0, IMAGE, 40, 41, IMAGE, 42), files, 8, stop_ids=frozenset())
+    seen = [patches_of(load_image(file), tiny_parts.CONFIG.vision) for file in files]
+    vectors = torch.cat(list(parts.vision(seen)))
+    expanded = expand_images(one.ids, [plan for _, plan in seen], IMAGE).ids
+    expected = alone(parts, dataclasses.replace(one, ids=tuple(expanded), pictures=()), vectors)
+    with cluster_of(parts) as cluster:
+        answer = cluster.submit(one)
+        assert list(answer) == expected
+        assert answer.report.picture_tokens == len(vectors)
+        swapped = cluster.submit(dataclasses.replace(one, pictures=files[::-1]))
+        assert list(swapped) != expected
+        assert [stage.pool for stage in swapped.report.stages] == ["prefill", "decode"]
+        counts = cluster.counters()["cluster"]
+        assert (counts["pictures_encoded"], counts["pictures_known"]) == (2, 2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("pool", "step"), [("prefill", 0), ("prefill", 2), ("decode", 0), ("decode", 1), ("decode", 5)]
+)
+def test_a_lost_workers_requests_end_with_the_same_tokens(parts, monkeypatch, pool, step, temperature):
+    requests = [request(70, seed, 14, temperature=temperature) for seed in range(3)]
+    expected = [alone(parts, one) for one in requests]
+    gate = Gate(pool, step)
+    with cluster_of(parts, PoolSizes(prefill=2, decode=2, rows=3), gate, monkeypatch) as cluster:
+        answers = [cluster.submit(one) for one in requests]
+        gate.lose()
+        assert [list(answer) for answer in answers] == expected
+        outcomes = [stage.outcome for answer in answers for stage in answer.report.stages]
+        assert outcomes.count("lost") >= 1
+        assert cluster.counters()["cluster"]["retries"] == outcomes.count("lost")
+        cluster.pool(pool).wait_ready(20)
+        assert cluster.health()[pool]["lost"] == 1
+
+
+def test_a_lost_prompt_is_read_again_from_no_longer_a_hit(parts, tmp_path, monkeypatch):
+    """The first reading had stored pages; were they hit, windows would be replayed, and tokens might differ."""
+    one, gate = request(390 - 64, 5, 6), Gate("prefill", 6)
+    expected = alone(parts, one)
+    layout = PageLayout.of(tiny_parts.CONFIG, 16)
+    monkeypatch.setattr("ds41.serving.steps._STORED_AT_ONCE", 1)
+    with (
+        PrefixStore(tmp_path, layout, parts.fingerprint, budget_bytes=10**8) as store,
+        cluster_of(parts, PoolSizes(prefill=2, rows=1), gate, monkeypatch, store=store) as cluster,
+    ):
+        answer = cluster.submit(one)
+        gate.lose()
+        assert store.usage().tokens >= 96
+        assert list(answer) == expected
+        assert answer.report.prefill.hit_tokens == 0
+
+
+def test_a_request_that_takes_workers_with_it_is_given_up(parts, monkeypatch):
+    def deadly(self, job):
+        self.close()
+        raise WorkerLost(f"{self.name} died of it")
+        yield
+
+    with cluster_of(parts, attempts=2) as cluster:
+        monkeypatch.setattr(local_pools.PrefillWorker, "run", deadly)
+        answer = cluster.submit(request())
+        with pytest.raises(WorkerLost, match="2 workers were lost with this request, the last so: prefill-1 died"):
+            list(answer)
+        monkeypatch.undo()
+        assert len(list(cluster.submit(request()))) == 12
+
+
+def test_a_pool_that_cannot_be_filled_says_why(parts, monkeypatch):
+    def broken(*given):
+        raise OSError("no such device")
+
+    monkeypatch.setattr(local_pools, "DecodeWorker", broken)
+    monkeypatch.setattr("ds41.serving.pools.pool.time.sleep", lambda seconds: None)
+    with cluster_of(parts) as cluster:
+        with pytest.raises(NoWorkers, match=r"no worker left after 6 losses .* OSError: no such device"):
+            list(cluster.submit(request()))
+        with pytest.raises(NoWorkers):
+            cluster.wait_ready(5)
+
+
+def test_back_pressure(parts, monkeypatch):
+    gate = Gate("prefill", 0)
+    with cluster_of(parts, PoolSizes(rows=1), gate, monkeypatch, most_running=2, most_waiting=2) as cluster:
+        answers = [cluster.submit(request(30, seed, 4)) for seed in range(4)]
+        assert gate.reached.wait(20)
+        with pytest.raises(Overloaded, match="2 requests are being answered and 2 wait") as refused:
+            cluster.submit(request())
+        assert refused.value.retry_after_s >= 1
+        assert cluster.health()["requests"] == {"running": 2, "waiting": 2}
+        gate.lose()
+        assert [len(list(answer)) for answer in answers] == [4] * 4
+        assert cluster.counters()["cluster"]["requests_refused"] == 1
+        assert len(list(cluster.submit(request()))) == 12
+
+
+def test_tenants_wait_in_turn(parts, monkeypatch):
+    gate = Gate("prefill", 0)
+    with cluster_of(parts, PoolSizes(rows=1), gate, monkeypatch, most_running=1) as cluster:
+        order, answers = [], []
+        for number, tenant in enumerate("aaaab"):
+            answer = cluster.submit(request(20, number, 2, tenant=tenant))
+            answer.listen(lambda n=number, one=answer: order.append(n) if one.ended else None)
+            answers.append(answer)
+        assert gate.reached.wait(20)
+        gate.lose()
+        assert [len(list(answer)) for answer in answers] == [2] * 5
+        assert list(dict.fromkeys(order)) == [0, 1, 4, 2, 3]
+
+
+@pytest.mark.parametrize("when", ["waiting", "prefill", "decode"])
+def test_cancelling(parts, monkeypatch, when):
+    gate = Gate("decode", 3) if when == "decode" else Gate("prefill", 0)
+    with cluster_of(parts, PoolSizes(rows=1), gate, monkeypatch, most_running=1) as cluster:
+        first, second = cluster.submit(request(60, 0, 200)), cluster.submit(request(60, 1, 3))
+        assert gate.reached.wait(20)
+        chosen = second if when == "waiting" else first
+        chosen.cancel()
+        chosen.cancel()
+        gate.open()
+        assert chosen.wait(20)
+        assert chosen.report.finish == "cancelled"
+        assert len(list(chosen)) == chosen.report.generated_tokens < 200
+        if when != "waiting":
+            assert len(list(second)) == 3
+        else:
+            first.cancel()
+        assert first.wait(20)
+        for pool in ("prefill", "decode"):
+            assert cluster.health()[pool]["running"] == 0
+
+
+def test_pools_scale_apart_and_lose_nothing(parts):
+    requests = [request(30, seed, 10) for seed in range(12)]
+    expected = [alone(parts, one) for one in requests]
+    with cluster_of(parts, PoolSizes(rows=2)) as cluster:
+        answers = [cluster.submit(one) for one in requests]
+        cluster.scale("decode", 3)
+        cluster.pool("decode").wait_ready(20)
+        assert [cluster.health()[pool]["live"] for pool in ("vision", "prefill", "decode")] == [1, 1, 3]
+        cluster.scale("decode", 1)
+        assert [list(answer) for answer in answers] == expected
+        assert len(cluster.pool("decode").members()) == 1
+        with pytest.raises(ValueError, match="workers of the decode pool is 0"):
+            cluster.scale("decode", 0)
+        with pytest.raises(KeyError, match="no pool 'encode'"):
+            cluster.scale("encode", 1)
+
+
+def test_a_conversation_comes_back_to_who_has_its_pages(parts, tmp_path):
+    layout = PageLayout.of(tiny_parts.CONFIG, 16)
+    with (
+        PrefixStore(tmp_path, layout, parts.fingerprint, budget_bytes=10**8) as store,
+        cluster_of(parts, PoolSizes(prefill=2, decode=2, rows=2), store=store, pool=HostWindowPool(10**7)) as cluster,
+    ):
+        ids, workers = ids_of(100, 1), []
+        for turn in range(3):
+            one = Request("a", ids, max_new_tokens=9, stop_ids=frozenset())
+            answer = cluster.submit(one)
+            ids = (*ids, *answer, *ids_of(21, 2 + turn))
+            report = answer.report
+            workers.append([stage.worker for stage in report.stages])
+            if turn:
+                assert report.prefill.windows == "restored"
+                assert report.prefill.hit_tokens == report.prompt_tokens - 22
+                assert report.decode.resident_tokens >= 100 // 16 * 16
+                assert report.decode.handed_tokens < 60
+            list(cluster.submit(request(50, 90 + turn)))
+        assert len({tuple(names) for names in workers}) == 1
+        stranger = cluster.submit(Request("b", ids, max_new_tokens=2, stop_ids=frozenset()))
+        list(stranger)
+        assert stranger.report.prefill.hit_tokens == 0
+
+
+def test_many_threads_many_turns_many_losses(parts, tmp_path):
+    """Workers are lost again and again under load; every request ends with the tokens that it has alone."""
+    requests = [request(20 + 7 * seed, seed, 8, temperature=seed % 2) for seed in range(16)]
+    expected = [alone(parts, one) for one in requests]
+    with cluster_of(parts, PoolSizes(prefill=2, decode=2, rows=2), attempts=50) as cluster:
+        found, stop = {}, threading.Event()
+
+        def client(numbers):
+            for number in numbers:
+                found[number] = list(cluster.submit(requests[number]))
+
+        def chaos():
+            turn = 0
+            while not stop.wait(0.15):
+                members = cluster.pool(("prefill", "decode")[turn % 2]).members()
+                if members:
+                    members[turn % len(members)].worker.close()
+                turn += 1
+
+        clients = [threading.Thread(target=client, args=(range(first, 16, 4),)) for first in range(4)]
+        killer = threading.Thread(target=chaos)
+        for thread in (*clients, killer):
+            thread.start()
+        for thread in clients:
+            thread.join(120)
+        stop.set()
+        killer.join()
+        assert [found.get(number) for number in range(16)] == expected
+        assert cluster.health()["requests"] == {"running": 0, "waiting": 0}
+
+
+def test_what_can_never_work_is_refused_at_once(parts):
+    with cluster_of(parts) as cluster:
+        for ids, options, message in (
+            ((1, 272), {}, "token id 272 at place 1; expected an integer from 0 to 271"),
+            ((1, -1), {}, "token id -1"),
+            ((1, True), {}, "token id True"),
+            (
+                (1,) * 395,
+                {"max_new_tokens": 6},
+                "401 in all; there is room for 400",
+            ),
+            ((1, 2), {"pictures": (b"x",)}, "1 pictures and 0 places"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                cluster.submit(Request("a", ids, **options))
+        with pytest.raises(ImageError):
+            list(cluster.submit(Request("a", (IMAGE, 2), (b"no picture",))))
+        big = cluster.submit(Request("a", (IMAGE,) * 12, (picture(3),) * 12, max_new_tokens=380))
+        with pytest.raises(ValueError, match=r"pictures included, .* there is room for 400"):
+            list(big)
+    for wrong in ({"ids": ()}, {"ids": (1,), "max_new_tokens": 0}, {"ids": (1,), "temperature": -1}):
+        with pytest.raises(ValueError, match="expected"):
+            Request("a", **wrong)
+    with cluster_of(parts, vision=None) as cluster, pytest.raises(ValueError, match="nothing here can see"):
+        cluster.submit(Request("a", (IMAGE,), (b"x",)))
+    with pytest.raises(RuntimeError, match="closed"):
+        cluster.submit(request())
+
+
+def test_closing_ends_everything(parts):
+    with cluster_of(parts, PoolSizes(rows=1), most_running=2) as cluster:
+        answers = [cluster.submit(request(60, seed, 300)) for seed in range(5)]
+        next(answers[0])
+    assert all(answer.ended for answer in answers)
+    assert answers[0].report.finish in ("cancelled", "failed")
+
+
+def test_an_answer_wakes_who_listens(parts):
+    with cluster_of(parts) as cluster:
+        answer, woken = cluster.submit(request()), threading.Event()
+        answer.listen(woken.set)
+        taken = []
+        while not answer.ended:
+            woken.wait(20)
+            woken.clear()
+            taken += answer.take()
+        taken += answer.take()
+        assert len(taken) == 12
+        assert answer.error is None
