@@ -1,9 +1,28 @@
-"""A Redis server for each test that asks for one, and a client beside the pool under test."""
+"""A Redis server for each test that asks for one, and a client beside the pool under test; a model with its parts."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import redis_server
+import tiny_parts
+import torch
+
+from ds41.checkpoint import load_checkpoint
+from ds41.dspark import Drafter, load_drafter
+from ds41.model import Model
+from ds41.serving import model_fingerprint
+from ds41.vision import Vision, load_vision
+
+
+class Parts(NamedTuple):
+    """A tiny model over bytes, its vision tower and its drafter, all random."""
+
+    model: Model
+    vision: Vision
+    drafter: Drafter
+    fingerprint: bytes
 
 
 @pytest.fixture
@@ -23,3 +42,12 @@ def admin(server):
 
     with redis.Redis.from_url(server.url) as client:
         yield client
+
+
+@pytest.fixture(scope="package")
+def parts(tmp_path_factory):
+    folder = tiny_parts.save(tmp_path_factory.mktemp("parts"))
+    model = load_checkpoint(folder, dtype=torch.float32).requires_grad_(False)
+    vision = load_vision(folder, torch.float32).requires_grad_(False)
+    drafter = load_drafter(folder, "cache", torch.float32).requires_grad_(False)
+    return Parts(model, vision, drafter, model_fingerprint(model))

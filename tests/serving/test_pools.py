@@ -13,26 +13,14 @@ import tiny_parts
 import torch
 
 from ds41.cache import PageLayout
-from ds41.checkpoint import load_checkpoint
-from ds41.dspark import Always, Drafting, load_drafter
-from ds41.serving import Engine, HostWindowPool, PrefixStore, model_fingerprint
+from ds41.dspark import Always, Drafting
+from ds41.serving import Engine, HostWindowPool, PrefixStore
 from ds41.serving.pools import EngineOptions, NoWorkers, Overloaded, PoolSizes, Request, WorkerLost
 from ds41.serving.pools import local as local_pools
-from ds41.vision import ImageError, load_vision
+from ds41.vision import ImageError
 
 OPTIONS = EngineOptions(max_tokens=400, step_tokens=32)
 IMAGE = tiny_parts.CONFIG.image_token_id
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    folder = tiny_parts.save(tmp_path_factory.mktemp("parts"))
-    model = load_checkpoint(folder, dtype=torch.float32).requires_grad_(False)
-    vision = load_vision(folder, torch.float32).requires_grad_(False)
-    drafter = load_drafter(folder, "cache", torch.float32).requires_grad_(False)
-    return dataclasses.make_dataclass("Parts", ["model", "vision", "drafter", "fingerprint"])(
-        model, vision, drafter, model_fingerprint(model)
-    )
 
 
 def ids_of(count: int, seed: int) -> tuple[int, ...]:
