@@ -8,6 +8,7 @@ import torch
 
 from ds41.cache import PageLayout
 from ds41.serving import Engine, HostWindowPool, PrefixStore
+from ds41.serving import drafts as drafts_module
 from ds41.serving import steps as steps_module
 from ds41.serving.fairness import share_out
 
@@ -239,7 +240,7 @@ def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
     with engine_of(model) as engine:
         sessions = [engine.open() for _ in range(3)]
         prompts = [some_ids(20, n) for n in range(3)]
-        real, calls = steps_module.sample, []
+        real, calls = drafts_module.sample, []
 
         def sample(logits, temperature, *rest):
             calls.append(temperature)
@@ -247,7 +248,7 @@ def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
                 raise FloatingPointError("the largest logit is nan")
             return real(logits, 0.0, *rest)
 
-        monkeypatch.setattr(steps_module, "sample", sample)
+        monkeypatch.setattr(drafts_module, "sample", sample)
         streams = [
             s.say(p, 6, 0.5 if n == 1 else 0.0, stop_ids=())
             for n, (s, p) in enumerate(zip(sessions, prompts, strict=True))
@@ -475,13 +476,13 @@ def test_an_interrupt_between_step_and_draw_costs_no_answer(model, monkeypatch):
         prompts = [some_ids(20, n) for n in range(2)]
         streams = [engine.open().say(p, 6, stop_ids=()) for p in prompts]
         heads = [next(stream) for stream in streams]
-        real = steps_module.sample
+        real = drafts_module.sample
 
         def interrupted(*arguments):
-            monkeypatch.setattr(steps_module, "sample", real)
+            monkeypatch.setattr(drafts_module, "sample", real)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(steps_module, "sample", interrupted)
+        monkeypatch.setattr(drafts_module, "sample", interrupted)
         for stream in streams:
             stream._turn.ready.clear()
         with pytest.raises(KeyboardInterrupt):
@@ -532,7 +533,7 @@ def test_two_interrupts_and_a_cancel_keep_what_was_given_out(model, monkeypatch)
         session = engine.open()
         stream = session.say(some_ids(20), 9, stop_ids=())
         given = [next(stream), next(stream)]
-        for owner, name in ((steps_module, "sample"), (model, "extend")):
+        for owner, name in ((drafts_module, "sample"), (model, "extend")):
             interrupt_once(monkeypatch, owner, name)
             with pytest.raises(KeyboardInterrupt):
                 next(stream)

@@ -69,14 +69,14 @@ def test_many_sessions_at_once(tmp_path):
 
 def proposals_of(engine: Engine, seen: list) -> None:
     """Keep what the engine proposes."""
-    propose = engine._steps._drafting.propose
+    propose = engine._steps._drafts._drafting.propose
 
     def recording(*arguments):
         found = propose(*arguments)
         seen.extend(proposal.ids for proposal in found.values())
         return found
 
-    engine._steps._drafting.propose = recording
+    engine._steps._drafts._drafting.propose = recording
 
 
 def test_the_drafters_windows_come_back_from_the_pool(tmp_path):

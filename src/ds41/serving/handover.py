@@ -31,8 +31,8 @@ class HandoverLost(RuntimeError):
 class Handover:
     """A turn whose prompt has been read and whose first token has been drawn.
 
-    ids: the prompt, and that token. images: where those of the prompt are. chunks: its pages, uint8 [up to CHUNK_PAGES, page
-    bytes] each, or what a transport makes of them. windows: the private rows at the prompt's end
+    ids: the prompt, and that token. images: where those of the prompt are. chunks: its pages, uint8 [up to
+    CHUNK_PAGES, page bytes] each, or what a transport makes of them. windows: the private rows at the prompt's end
     (:class:`ds41.cache.WindowSnapshot`). stored: tokens whose pages are in the prefix store. window_key: of the
     windows that the conversation's turn before left in a pool. random: state of the turn's own random numbers.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -10,9 +10,9 @@ from ds41.cache import CacheError, OutOfPages
 from ds41.decoder_tail import Decoder, Tails, begin_tail, tail_starts
 from ds41.dspark import Drafting
 from ds41.replay import feed_again
-from ds41.sampling import sample
 from ds41.serving.admission import Tiers, start_turn
 from ds41.serving.counters import Counters
+from ds41.serving.drafts import Drafts
 from ds41.serving.fairness import FairQueue, share_out
 from ds41.serving.handover import make_handover, take_over
 from ds41.serving.images import SequenceImages
@@ -64,7 +64,7 @@ class Steps:
         drafting: Drafting | None = None,
     ) -> None:
         self._tiers, self._keys, self._decoder, self._step_tokens = tiers, keys, decoder, step_tokens
-        self._drafting = drafting
+        self._drafts = Drafts(tiers, drafting)
         self.rows, self.queue, self._tails = Rows(tiers.cache, tiers.resident), FairQueue(), Tails(tiers.cache.batch)
         self.counters = Counters(ENGINE_COUNTERS)
 
@@ -82,7 +82,7 @@ class Steps:
             drawn = self._one_by_one(pieces, error)
         for row, logits in drawn.items():
             self._guarded(turns[row], row, self._draw, logits)
-        self._propose([row for row in drawn if row in self.rows.active])
+        self._drafts.propose({row: self.rows.active[row] for row in drawn if row in self.rows.active})
         return True
 
     def end_cancelled(self) -> None:
@@ -130,7 +130,7 @@ class Steps:
         self._tails.set(row, starts)
         if turn.takeover is not None:
             # Its first token has been drawn.
-            self._propose([row])
+            self._drafts.propose({row: turn})
 
     def _next_turns(self) -> dict[int, Turn]:
         """The turns of the next step, by row: all that have one, or one that may have made a step fail."""
@@ -143,7 +143,7 @@ class Steps:
     def _pieces(self, turns: dict[int, Turn]) -> dict[int, list[int]]:
         """The next tokens of every turn: one of an answer and its drafts, a fair share of the step for each prompt."""
         for row, turn in turns.items():
-            self._take_drafts_back(turn, row)
+            self._drafts.take_back(turn, row)
             if self._tiers.cache.lengths[row] == len(turn.ids):
                 # An interrupt came between the last step and its draw.
                 feed_again(self._tiers.model, self._tiers.cache, row, turn.ids, len(turn.ids) - 1, turn.image_mask)
@@ -160,11 +160,6 @@ class Steps:
                 # Their places are known; as few at a time as can be taken back.
                 piece += list(turns[row].given)[: self._tiers.model.config.dspark_block_size]
         return pieces
-
-    def _take_drafts_back(self, turn: Turn, row: int) -> None:
-        """Of a step that was interrupted before its drafts were judged."""
-        if self._tiers.cache.lengths[row] > len(turn.ids):
-            self._tiers.cache.truncate(row, len(turn.ids))
 
     def _advance(self, pieces: dict[int, list[int]]) -> dict[int, torch.Tensor]:
         """Feed pieces by row; for rows whose sequence is read to its end the logits of its end and of each draft."""
@@ -226,50 +221,11 @@ class Steps:
             self._fail(turn, row, error)
 
     def _draw(self, turn: Turn, row: int, logits: torch.Tensor) -> None:
-        for token in self._judge(turn, row, logits):
+        for token in self._drafts.judge(turn, row, logits):
             finish = turn.draw(token)
             if finish is not None:
                 self._finish(turn, row, finish)
                 return
-
-    def _judge(self, turn: Turn, row: int, logits: torch.Tensor) -> list[int]:
-        """The tokens that a step yields for a turn; drafts that do not stand leave the cache."""
-        proposal, turn.proposal = turn.proposal, None
-        if self._drafting is None or proposal is None:
-            return [sample(one, turn.sampling.temperature, turn.sampling.top_p, turn.random) for one in logits]
-        tokens = self._drafting.settle(proposal, logits, turn.drawing)
-        verified, accepted = len(proposal.ids), len(tokens) - 1
-        report, cache = turn.report, self._tiers.cache
-        report.verified_tokens += verified
-        report.accepted_tokens += accepted
-        report.computed_tokens -= verified - accepted
-        cache.truncate(row, cache.lengths[row] - (verified - accepted))
-        return tokens
-
-    def _propose(self, rows: Sequence[int]) -> None:
-        """Draft for the turns that have just drawn a token and go on; where that fails they go on without drafts."""
-        turns = {row: self.rows.active[row] for row in rows}
-        turns = {row: turn for row, turn in turns.items() if turn.report.undrafted is None and not turn.given}
-        if self._drafting is None or not turns or not self._drafting.wants(len(turns)):
-            return
-        try:
-            self._draft(turns)
-        except Exception:
-            # Whoever fails alone was the reason.
-            for row, turn in turns.items():
-                try:
-                    self._draft({row: turn})
-                except Exception as error:
-                    turn.report.undrafted = f"{type(error).__name__}: {error}"
-
-    def _draft(self, turns: dict[int, Turn]) -> None:
-        last = {row: turn.ids[-1] for row, turn in turns.items()}
-        draws = {row: turn.drawing for row, turn in turns.items()}
-        limits = {row: turn.most_tokens - len(turn.ids) - 1 for row, turn in turns.items()}
-        found = self._drafting.propose(self._tiers.model, self._tiers.cache, last, draws, limits)
-        for row, proposal in found.items():
-            turns[row].proposal = proposal
-            turns[row].report.drafted_tokens += proposal.drafted
 
     def _store_early(self, turn: Turn, row: int) -> None:
         page_tokens = self._tiers.cache.pool.layout.page_tokens
@@ -281,7 +237,7 @@ class Steps:
     def _finish(self, turn: Turn, row: int, finish: Finish) -> None:
         """Persist a turn's state and park its row."""
         session, cache = turn.session, self._tiers.cache
-        self._take_drafts_back(turn, row)
+        self._drafts.take_back(turn, row)
         length = cache.lengths[row]
         keys = self._keys(turn, length)
         store_pages(self._tiers, turn, row, length)
