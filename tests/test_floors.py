@@ -15,13 +15,14 @@ FLOORS = (
     "tokenizer chat_format weight_formats environment agent_workspace agent_workload measured kernels",
     "ops",
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
-    "economics candidates counterfactuals report window_persistence window_cone",
+    "economics candidates counterfactuals report window_persistence window_cone "
+    "engine_logs engine_log_lines engine_storages engine_check engine_facts deployment",
     "attention hyper_connections moe packed_experts expert_balance topic_stream engram",
     "block decoder_tail model checkpoint flops",
     "sampling generation replay dspark vision trained",
     "serving training probes",
     "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
-    "cli_draft cli_images cli_train_part cli_evaluate_part "
+    "cli_draft cli_images cli_train_part cli_evaluate_part cli_check_log cli_serve cli_pools cli_tiers "
     "chat chat_turn cli_tables conversation exercises __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}

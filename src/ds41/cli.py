@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from ds41 import __version__
 from ds41.cli_chat import add_chat_command
+from ds41.cli_check_log import add_check_log_command
 from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
 from ds41.cli_probe import add_probe_command
@@ -112,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add_train_command(commands)
     add_evaluate_command(commands)
     add_probe_command(commands)
+    add_check_log_command(commands)
     return parser
 
 

@@ -18,6 +18,12 @@ from ds41.viz.live import measure_format
 from ds41.viz.palette import PALETTE
 
 CURVE = ThroughputCurve((1, 32, 192), (0.010, 0.018, 0.082))
+DAY = [
+    {"session": "a", "state": "prefill", "from_s": 30, "to_s": 40},
+    {"session": "a", "state": "decode", "from_s": 40, "to_s": 200},
+    {"session": "a", "state": "windows", "from_s": 200, "to_s": 800},
+]
+HELD = {"decode 0": [(0, 0), (40, 9e7), (200, 0)], "windows": [(0, 0), (200, 2.7e6), (800, 0)]}
 MAKERS = {
     "ledger": viz.ledger_explorer,
     "layers": viz.layer_map,
@@ -33,6 +39,8 @@ MAKERS = {
     "draft": lambda: viz.draft_block(steps=[[("a", [("b", 0.5)], [("a", 0.75)], "a")] * 5] * 2),
     "schedule": lambda: viz.draft_schedule(CURVE, torch.full((4, 5), 0.8, dtype=torch.float64).cumprod(1)),
     "sizes": viz.image_sizes,
+    "serving": viz.serving_map,
+    "day": lambda: viz.serving_day(DAY, HELD),
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
 }
@@ -216,7 +224,9 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
         inner.locator(".ds-channel").nth(5).click()
     elif name == "engram":
         inner.locator(".ds-token").nth(5).click()
-    elif name in ("sweeps", "pages"):
+    elif name == "day":
+        inner.locator("input[name=moment]").press("End")
+    elif name in ("sweeps", "pages", "serving"):
         inner.locator("[data-act=next]").click()
     elif name == "prefill":
         inner.locator("input[name=way][value=full]").check()

@@ -24,6 +24,9 @@ from ds41.viz.plot import Plot, show
 from ds41.viz.prefill_map import prefill_map
 from ds41.viz.replay_timeline import replay_timeline
 from ds41.viz.route_explorer import route_explorer
+from ds41.viz.serving_day import serving_day
+from ds41.viz.serving_map import serving_map
+from ds41.viz.serving_trace import journey_of
 from ds41.viz.style import bytes_axis, colour, context_axis, label_line, marks, readable_bytes, use_style
 from ds41.viz.sweep_walk import sweep_walk
 from ds41.viz.tables import summary_row, table
@@ -47,6 +50,7 @@ __all__ = [
     "engram_explorer",
     "generation_bars",
     "image_sizes",
+    "journey_of",
     "label_line",
     "landing_svg",
     "layer_map",
@@ -59,6 +63,8 @@ __all__ = [
     "readable_bytes",
     "replay_timeline",
     "route_explorer",
+    "serving_day",
+    "serving_map",
     "show",
     "summary_row",
     "sweep_walk",
