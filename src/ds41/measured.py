@@ -4,6 +4,7 @@ Each file is JSON, the environment included. ``ablations``: ``benchmarks/ablatio
 ``probe_selection``, ``probe_replay`` and ``probe_fp4``: ``ds41 probe NAME --json``, the first with ``--full``.
 ``probe_pairs``: the parts named ``pair`` of ``ds41 probe replay --seeds 6`` and ``ds41 probe fp4``, with ``--model``
 the base of the ablations and ``--beside`` the variant without replay in training, and without FP4.
+``simulation``: ``benchmarks/simulation.py --write``.
 """
 
 from __future__ import annotations
