@@ -1,7 +1,6 @@
 """What queueing theory says has to come out: conservation, Little's law, the formula for one server, bottlenecks."""
 
 import random
-import sys
 
 import pytest
 from small_loads import CONFIG, Plain, session, spec
@@ -232,9 +231,3 @@ def test_drafts_that_stand_shorten_answers():
 def test_what_cannot_be_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_without_simpy_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "simpy", None)
-    with pytest.raises(ImportError, match=r"pip install ds41\[serve\]"):
-        simulate([session("a", 0, (5, 1, 0))], spec(), COSTS)
