@@ -198,13 +198,21 @@ def _share(sessions: Mapping[str, Sequence[Span]], states: Sequence[str]) -> str
     """Of the time in which sessions do anything, the part that they are in some states."""
     done = sum(seconds_in(spans, tuple(DOES)) for spans in sessions.values())
     part = sum(seconds_in(spans, states) for spans in sessions.values())
-    return f"{100 * part / done:.2g} %" if done else "0 %"
+    return _percent(part / done) if done else "0 %"
+
+
+def _percent(share: float) -> str:
+    """In percent, with two digits of whichever of the share and its rest is smaller."""
+    value, rest = 100 * share, 100 * (1 - share)
+    if value < 10:
+        return f"{value:.2g} %"
+    return f"{value:.{max(0, 1 - math.floor(math.log10(rest))) if 0 < rest < 10 else 0}f} %"
 
 
 def _overview(sessions: Mapping[str, Sequence[Span]], seconds: float) -> str:
     return (
-        f"<b>{len(sessions)} session{'' if len(sessions) == 1 else 's'} in {clock(seconds)} hours.</b> Of their time "
-        f"they wait {_share(sessions, ('tool',))} for tools and {_share(sessions, ('queue',))} for workers; "
+        f"<b>{len(sessions)} session{'' if len(sessions) == 1 else 's'} in {seconds / 3600:.3g} hours.</b> Of "
+        f"their time they wait {_share(sessions, ('tool',))} for tools and {_share(sessions, ('queue',))} for workers; "
         f"{_share(sessions, ('prefill', 'encoder'))} goes into prompts, {_share(sessions, ('decode',))} into answers."
     )
 
