@@ -24,7 +24,7 @@ help:
 	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
 	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
 	@echo "make kernels-colab  the kernel tests on Triton 3.6, as Colab has it"
-	@echo "make bench      time the formats beside other libraries, a step at a million tokens, and a session's turns"
+	@echo "make bench      time the formats beside other libraries, a step at a million tokens, a session's turns, the endpoint"
 	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
 	@echo "make clean      remove what was built; .venv stays"
 	@echo "Parts of make test: lint hygiene workflows unit kernels notebooks html pages"
@@ -79,6 +79,8 @@ bench: $(CHECKS_READY)
 	$(RUN) benchmarks/formats.py
 	$(RUN) benchmarks/million.py
 	$(RUN) benchmarks/sessions.py
+	$(RUN) benchmarks/simulation.py
+	$(RUN) benchmarks/serve_load.py
 	$(RUN) benchmarks/kernels.py
 
 bench-peers: $(CHECKS_READY)

@@ -20,7 +20,7 @@ from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
 from ds41.conversation import SavedConversation
 from ds41.serving import Engine, session
-from ds41.serving import steps as steps_module
+from ds41.serving import drafts as drafts_module
 from ds41.tokenizer import byte_tokenizer, load_tokenizer
 
 FOLDER = str(golden_io.FOLDER / "tinyC")
@@ -203,7 +203,7 @@ def test_an_answer_ends_where_the_context_does(chat):
 
 
 def test_a_failed_answer_leaves_the_conversation_as_it_was(chat, monkeypatch, tmp_path):
-    sample, left = steps_module.sample, [1]
+    sample, left = drafts_module.sample, [1]
 
     def fails_once(*arguments):
         if left:
@@ -211,7 +211,7 @@ def test_a_failed_answer_leaves_the_conversation_as_it_was(chat, monkeypatch, tm
             raise FloatingPointError("the largest logit is nan")
         return sample(*arguments)
 
-    monkeypatch.setattr(steps_module, "sample", fails_once)
+    monkeypatch.setattr(drafts_module, "sample", fails_once)
     status, out, _ = chat("Hello\nHello\n", "--json", "--session", "s", "--seed", "3")
     failed, good = objects(out)
     assert status == 2

@@ -20,6 +20,7 @@ from ds41.cli_check_log import add_check_log_command
 from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
 from ds41.cli_probe import add_probe_command
+from ds41.cli_serve import add_serve_command
 from ds41.cli_train import add_train_command
 from ds41.config import ConfigError, ModelConfig
 
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add_train_command(commands)
     add_evaluate_command(commands)
     add_probe_command(commands)
+    add_serve_command(commands)
     add_check_log_command(commands)
     return parser
 

@@ -88,26 +88,47 @@ def _one_by_one(model: Model, cache: Cache, token: int, chosen: Draw, most: int)
 
 
 def stream_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Decode ids as they come, in pieces of whole characters; joined they are the text of all ids.
-
-    What may yet become a character is held back until it is one, or until it cannot become one any more.
-    """
-    window: list[int] = []
-    shown = 0
-    text = ""
+    """Decode ids as they come, in pieces of whole characters; joined they are the text of all ids."""
+    characters = Characters(tokenizer)
     for token in ids:
-        window.append(token)
-        text = tokenizer.decode(window, skip_special_tokens=False)
+        piece = characters.feed(token)
+        if piece:
+            yield piece
+    rest = characters.finish()
+    if rest:
+        yield rest
+
+
+class Characters:
+    """Ids in, whole characters out. What may yet become a character waits until it is one, or cannot become one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []
+        self._shown = 0
+        self._text = ""
+
+    def feed(self, token: int) -> str:
+        """What has become certain with one more id, perhaps nothing."""
+        self._window.append(token)
+        text = self._decoded()
         closed = len(text) - _open_characters(text)
-        if closed > shown:
-            yield text[shown:closed]
-            shown = closed
-        if closed == len(text) and len(window) > 2 * _CONTEXT:
-            window = window[-_CONTEXT:]
-            text = tokenizer.decode(window, skip_special_tokens=False)
-            shown = len(text)
-    if len(text) > shown:
-        yield text[shown:]
+        piece = text[self._shown : closed]
+        self._shown = max(self._shown, closed)
+        if closed == len(text) and len(self._window) > 2 * _CONTEXT:
+            self._window = self._window[-_CONTEXT:]
+            text = self._decoded()
+            self._shown = len(text)
+        self._text = text
+        return piece
+
+    def finish(self) -> str:
+        """What was waiting, once no more ids come."""
+        rest, self._shown = self._text[self._shown :], len(self._text)
+        return rest
+
+    def _decoded(self) -> str:
+        return self._tokenizer.decode(self._window, skip_special_tokens=False)
 
 
 def _open_characters(text: str) -> int:

@@ -1,0 +1,113 @@
+"""Options of the commands that keep a conversation between its turns: prefix store, window pool, context; and sizes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ds41.cache import PageLayout
+    from ds41.serving import PrefixStore, WindowPool
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def add_tier_options(command: argparse.ArgumentParser, stored: str) -> None:
+    """Where global KV and windows are kept, and how prompts run. stored: what lies in the store's folder, in words."""
+    command.add_argument(
+        "--store", metavar="FOLDER", help=f"of {stored} (default: one for each page layout in "
+        "$XDG_CACHE_HOME/ds41/prefix or ~/.cache/ds41/prefix)"
+    )  # fmt: skip
+    command.add_argument(
+        "--store-budget", type=parse_bytes, default=2**31, metavar="BYTES", help="what the prefix store may take on "
+        "disk; K, M, G and T stand for powers of 1024 (default: 2G)"
+    )  # fmt: skip
+    command.add_argument("--no-store", action="store_true", help="keep nothing on disk")
+    command.add_argument(
+        "--pool", default="host", metavar="host|none|URL", help="windows between turns: in this process, nowhere, or "
+        "on a Redis or Valkey server such as redis://localhost:6379/0 (default: host)"
+    )  # fmt: skip
+    command.add_argument(
+        "--windows", choices=("all", "prefill"), default="all", help="windows of which layers the pool keeps: all, or "
+        "those that a prefill runs on every token (default: all)"
+    )  # fmt: skip
+    command.add_argument(
+        "--short-hits", choices=("recompute", "replay"), default="recompute", help="what to do with a hit of at most "
+        "one window whose windows are gone (default: recompute)"
+    )  # fmt: skip
+    command.add_argument(
+        "--decoder", choices=("bounded", "full", "exact"), default="bounded", help="run the decoder layers on the last "
+        "window of a prompt, on all of it, or on what the last token's logits follow from (default: bounded)"
+    )  # fmt: skip
+    command.add_argument(
+        "--context", type=parse_tokens, metavar="N", help="tokens that a conversation may have; K and M stand for 2^10 "
+        "and 2^20 (default: what the model has positions for, 64K at most)"
+    )  # fmt: skip
+
+
+def check_tier_options(options: argparse.Namespace) -> None:
+    """Refuse what no model is needed to refuse (ValueError)."""
+    if options.no_store and options.store is not None:
+        raise ValueError("--store needs the store that --no-store leaves out")
+    if options.pool not in ("host", "none") and "://" not in options.pool:
+        raise ValueError(f"pool is {options.pool!r}; expected host, none, or a URL such as redis://localhost:6379/0")
+
+
+def store_folder(options: argparse.Namespace, layout: PageLayout) -> Path:
+    """The folder given, or in the user's cache one for each layout of pages, since a store holds pages of one.
+
+    It is made where there is none, for nobody else to read.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+    import hashlib
+
+    from ds41.serving import StoreError
+
+    if options.store is not None:
+        folder = Path(options.store)
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(cache) / "ds41" / "prefix" / hashlib.sha256(repr(layout).encode()).hexdigest()[:12]
+    try:
+        # What is said in a conversation is nobody else's business.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be the store's folder: {error.strerror or error}") from error
+    return folder
+
+
+def open_store(options: argparse.Namespace, folder: Path, layout: PageLayout, fingerprint: bytes) -> PrefixStore:
+    """The prefix store in a folder; StoreError if it cannot be opened."""
+    from ds41.serving import PrefixStore
+
+    return PrefixStore(folder, layout, fingerprint, budget_bytes=options.store_budget)
+
+
+def open_pool(options: argparse.Namespace) -> WindowPool | None:
+    """The window pool that ``--pool`` names; WindowPoolError if its server cannot be reached."""
+    from ds41.serving import HostWindowPool, RedisWindowPool
+
+    if options.pool == "none":
+        return None
+    return HostWindowPool() if options.pool == "host" else RedisWindowPool(options.pool)
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as 500M or 2G, in powers of 1024; for argparse."""
+    match = re.fullmatch(r"(\d{1,15})([KMGT]?)(i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected for example 500M or 2G")
+    return int(match[1]) * _UNITS.get(match[2].upper(), 1)
+
+
+def parse_tokens(text: str) -> int:
+    """A number of tokens such as 4096 or 64K; for argparse."""
+    match = re.fullmatch(r"(\d{1,12})([KM]?)", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens; expected for example 4096 or 64K")
+    return int(match[1]) * _UNITS.get(match[2].upper(), 1)
