@@ -96,25 +96,38 @@ def test_without_a_gpu_it_refuses(capsys):
     assert "needs a CUDA device" in capsys.readouterr().err
 
 
+def outcomes_of(folder: Path, seconds: float, jobs: int, texts: dict[str, str]) -> dict[str, gpu_tests.Outcome]:
+    """What became of each file of tests, by its name without test_ and .py."""
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    found = gpu_tests.run_tests(seconds, interpreted=True, jobs=jobs, files=sorted(folder.glob("*.py")))
+    return {outcome.file.removeprefix("test_").removesuffix(".py"): outcome for outcome in found}
+
+
 def test_files_run_side_by_side_and_stop_when_the_time_is_up(tmp_path):
     texts = {
         "test_good.py": "def test(): pass",
         "test_bad.py": "def test(): assert False",
-        "test_slow.py": "import time\ndef test(): time.sleep(300)" + "#" * 300,
         "test_loud.py": "def test(): assert not print('x' * 200_000)\ndef test_too(): assert False, 'y' * 200_000",
         "test_dead.py": "import os, signal\ndef test(): os.kill(os.getpid(), signal.SIGSEGV)",
     }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    start = time.monotonic()
-    found = gpu_tests.run_tests(40, interpreted=True, jobs=5, files=sorted(tmp_path.glob("*.py")))
-    assert time.monotonic() - start < 120
-    outcomes = {outcome.file.removeprefix("test_").removesuffix(".py"): outcome for outcome in found}
+    outcomes = outcomes_of(tmp_path / "all", 300, 4, texts)
     status = {name: outcome.status for name, outcome in outcomes.items()}
-    assert status == {"good": 0, "bad": 1, "loud": 1, "slow": None, "dead": -11}
+    assert status == {"good": 0, "bad": 1, "loud": 1, "dead": -11}
     assert outcomes["bad"].summary.startswith("1 failed")
     assert outcomes["dead"].summary == "ended by SIGSEGV"
-    assert outcomes["slow"].summary == "stopped: time was up"
+
+    start = time.monotonic()
+    sleeps = "import time\ndef test(): time.sleep(300)"
+    slow = outcomes_of(tmp_path / "slow", 1, 2, {f"test_{name}.py": sleeps for name in "abc"})
+    assert time.monotonic() - start < 120
+    assert {outcome.status for outcome in slow.values()} == {None}
+    assert sorted(outcome.summary for outcome in slow.values()) == [
+        "not started: time was up",
+        "stopped: time was up",
+        "stopped: time was up",
+    ]
 
 
 def test_runs_from_a_checkout_that_is_not_installed(tmp_path):

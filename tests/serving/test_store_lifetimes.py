@@ -186,6 +186,54 @@ def test_every_use_starts_the_lifetimes_anew(tmp_path, clock):
         assert hit(store, ids) == PAGE
 
 
+def test_both_lifetimes_last_as_long_as_the_noting_of_a_use_allows(tmp_path, clock):
+    # Every sum is exact: 1000 / 8000 is an eighth.
+    with open_store(tmp_path, guaranteed_s=125, expires_s=250, clock=clock) as store:
+        put(store, [0])
+        clock.now += 125
+        # Its guarantee is over, but the use may have been noted up to a grain too early.
+        assert store.evict(0).pages == 0
+        clock.now += store.grain_s
+        assert store.evict(0).pages == 1
+        put(store, [0])
+        clock.now += 250
+        assert store.usage().pages == 1
+        assert hit_without_use(store, [0]) == 1
+        clock.now += store.grain_s
+        assert hit(store, [0]) == 0
+
+
+def test_a_conversation_that_grew_within_a_minute_goes_in_one_eviction(tmp_path, clock):
+    with open_store(tmp_path, guaranteed_s=HOUR, clock=clock) as store:
+        ids = list(range(5 * PAGE))
+        for page in range(1, 6):
+            # The pages before the new one were used a moment ago and are not noted again.
+            put(store, ids[: page * PAGE])
+            clock.now += store.grain_s / 10
+        put(store, range(100, 100 + PAGE))
+        clock.now += HOUR + store.grain_s
+        hit(store, range(100, 100 + PAGE))
+        with store.find("a", ids[: 2 * PAGE]):
+            clock.now += HOUR + store.grain_s
+            assert store.evict(0).pages == 4
+        clock.now += HOUR
+        assert store.evict(0).pages == 2
+
+
+def test_the_oldest_goes_first_in_a_conversation_that_grew_within_a_minute(tmp_path, clock):
+    with open_store(tmp_path, guaranteed_s=HOUR, clock=clock) as store:
+        ids, other = list(range(3 * PAGE)), list(range(100, 100 + PAGE))
+        for page in range(1, 4):
+            put(store, ids[: page * PAGE])
+            clock.now += store.grain_s / 10
+        put(store, other)
+        clock.now += HOUR + store.grain_s
+        evict_pages(store, 2)
+        assert hit_without_use(store, ids) == PAGE
+        evict_pages(store, 1)
+        assert (hit_without_use(store, ids), hit_without_use(store, other)) == (0, PAGE)
+
+
 def test_reading_does_not_outlast_what_somebody_else_uses(tmp_path, clock):
     options = {"guaranteed_s": 1, "expires_s": 10, "clock": clock}
     with open_store(tmp_path, **options) as store:

@@ -11,7 +11,8 @@ from store_made import LAYOUT, PAGE, Clock, made_pages, open_store, put, read_ri
 
 from ds41.serving.store import MissingPrefix, StoreFull
 
-GUARANTEED, EXPIRES = 100.0, 250.0
+# Uses are noted once in a thousandth of the guarantee. All moments are exact in binary, and so are their sums.
+GUARANTEED, EXPIRES, GRAIN = 125.0, 250.0, 0.125
 TENANTS = st.sampled_from(["a", "b", None])
 # Few different ids, so that conversations share pages, parts of pages and nothing.
 IDS = st.lists(st.integers(0, 1), max_size=5).flatmap(
@@ -24,7 +25,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     ``used`` is when at least, ``latest`` when at most: a hit that ends inside a page uses all of it, and of several
     pages that begin alike one. The model forgets nothing. The store may forget a page once its guarantee is over and
-    has to once it has expired, so what it finds lies between the two.
+    has to once it has expired, so what it finds lies between the two. It notes a use to the grain, which may lengthen
+    both lifetimes by as much and shortens neither.
     """
 
     @initialize(tight=st.booleans())
@@ -54,6 +56,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert stored.tokens == len(ids)
         self.use(tenant, ids)
         assert self.find(tenant, ids) == len(ids)
+
+    @rule(tenant=TENANTS, ids=IDS)
+    def grow(self, tenant, ids):
+        # Turns in quick succession: the pages before the newest were noted a moment ago and are not noted again.
+        for end in range(PAGE, len(ids) + PAGE, PAGE):
+            self.put(tenant, ids[:end])
+            self.clock.now += GRAIN / 4
 
     @rule(tenant=TENANTS, ids=IDS, more=IDS)
     def put_the_rest(self, tenant, ids, more):
@@ -92,17 +101,17 @@ class StoreMachine(RuleBasedStateMachine):
             assert prefix.tokens == 0
         prefix.close()
 
-    @rule(seconds=st.sampled_from([1.0, GUARANTEED / 2, GUARANTEED, EXPIRES]))
+    @rule(seconds=st.sampled_from([GRAIN / 2, GRAIN, 1.0, GUARANTEED / 2, GUARANTEED, EXPIRES]))
     def wait(self, seconds):
         self.clock.now += seconds
 
     @rule()
     def evict(self):
         self.store.evict(0)
-        # What is left is inside its guarantee, in use, or before such a page.
+        # What is left is inside its guarantee as it was noted, in use, or before such a page.
         open_pages = sum(LAYOUT.pages_for(prefix.tokens) for prefix, _, _ in self.open)
-        guaranteed = {page for page in self.used if self.used[page] + GUARANTEED > self.clock.now}
-        assert self.store.usage().pages <= len(guaranteed) + open_pages
+        staying = [page for page, used in self.latest.items() if used + GUARANTEED + GRAIN > self.clock.now]
+        assert self.store.usage().pages <= len(staying) + open_pages
 
     @rule()
     def evict_by_the_other(self):
@@ -113,6 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.close_all()
         options = {"budget_bytes": self.budget, "guaranteed_s": GUARANTEED, "expires_s": EXPIRES, "clock": self.clock}
         self.store, self.other = open_store(self.folder, **options), open_store(self.folder, **options)
+        assert self.store.grain_s == GRAIN
 
     @invariant()
     def files_are_counted(self):
@@ -143,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
     def find(self, tenant, ids):
         """Look ids up and hold the answer against the model."""
         least = self.known(tenant, ids, self.used, GUARANTEED)
-        most = self.known(tenant, ids, self.latest, EXPIRES)
+        most = self.known(tenant, ids, self.latest, EXPIRES + GRAIN)
         with self.store.find(tenant, ids) as prefix:
             tokens = prefix.tokens
             assert least <= tokens <= most

@@ -1,5 +1,6 @@
 """``ds41 evaluate --part``: tables and JSON of what was measured, and what is refused."""
 
+import functools
 import json
 import re
 
@@ -10,6 +11,7 @@ import torch
 from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
 from ds41.dspark import load_drafter
+from ds41.training import draft_evaluation
 from ds41.training.corpus import standard_library
 from ds41.training.draft_evaluation import draft_rounds
 from ds41.training.seeing import accuracy
@@ -50,7 +52,9 @@ def test_a_drafter_by_kind_temperature_and_place(capsys, folder):
     assert found["calibration_errors"]["as_they_are"] == rounds.errors()
 
 
-def test_a_calibration_beside_the_drafter_is_measured_too(capsys, tmp_path):
+def test_a_calibration_beside_the_drafter_is_measured_too(capsys, tmp_path, monkeypatch):
+    # What the table looks like does not depend on how far each prompt is continued.
+    monkeypatch.setattr(draft_evaluation, "draft_rounds", functools.partial(draft_rounds, new_tokens=8))
     folder = tiny_parts.save(tmp_path / "model", parts=("drafter",))
     content = {"calibration": {"temperatures": [8.0] * tiny_parts.CONFIG.dspark_block_size}}
     (tmp_path / "model" / "drafting.json").write_text(json.dumps(content))

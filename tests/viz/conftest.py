@@ -1,4 +1,4 @@
-"""A browser for the figures: one Chromium for a file of tests, a fresh page for each look.
+"""A browser for the figures: one Chromium for a file of tests, an empty page for each look.
 
 Not for the session: Playwright allows one at a time in a process, and other tests open theirs.
 """
@@ -34,20 +34,50 @@ def axe_source():
     return (folder / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def look(chromium):
-    """look(html, ...) -> a page that shows ``html``; any error or request of the page fails the test at its end."""
-    contexts, faults = [], []
+class Pages:
+    """Pages that tests borrow one after the other, because to open one takes longer than most tests.
 
-    def open_page(html, theme="light", width=760, markers="", script=True):
-        context = chromium.new_context(
-            viewport={"width": width, "height": 800}, color_scheme=theme, java_script_enabled=script
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: faults.append(f"request: {request.url[:120]}"))
+    ``faults``: errors and requests of any page since the list was last emptied.
+    """
+
+    def __init__(self, chromium) -> None:
+        self._chromium, self._free, self.faults = chromium, {True: [], False: []}, []
+
+    def borrow(self, script: bool):
+        """An empty page, with or without JavaScript."""
+        if self._free[script]:
+            return self._free[script].pop()
+        page = self._chromium.new_context(java_script_enabled=script).new_page()
+        page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
+        page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: self.faults.append(f"request: {request.url[:120]}"))
+        return page
+
+    def give_back(self, page, script: bool) -> None:
+        """Take a page back: another document has another window, and the pointer is where it was at first."""
+        page.goto("about:blank")
+        page.mouse.move(0, 0)
+        self._free[script].append(page)
+
+
+@pytest.fixture(scope="module")
+def pages(chromium):
+    return Pages(chromium)
+
+
+@pytest.fixture
+def look(pages):
+    """look(html, ...) -> a page that shows ``html``; any error or request of the page fails the test at its end.
+
+    ``own``: a page that no other test gets, for one whose clock is replaced.
+    """
+    used = []
+
+    def open_page(html, theme="light", width=760, markers="", script=True, own=False):
+        page = pages.borrow(script)
+        used.append((page, script, own))
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=theme, reduced_motion="no-preference")
         page.set_content(
             f'<!doctype html><html lang="en" {markers}><head><meta charset="utf-8"><title>figure</title>'
             '<meta name="viewport" content="width=device-width"><style>body{margin:0;padding:0 16px}</style></head>'
@@ -56,8 +86,12 @@ def look(chromium):
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page, script, own in used:
+        if own:
+            page.context.close()
+        else:
+            pages.give_back(page, script)
+    faults, pages.faults[:] = [*pages.faults], []
     assert faults == []
 
 

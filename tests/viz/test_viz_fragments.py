@@ -133,17 +133,19 @@ def test_a_figure_saved_is_a_page(figures, tmp_path):
     assert "<title>From V1 to V4.1-Flash" in text
 
 
+LIVE_AND_STILL = """([html, parts]) => {
+  const still = new DOMParser().parseFromString(html, "text/html");
+  return parts.map((part) => [document, still].map((page) => page.querySelector(part).innerHTML));
+}"""
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_the_still_picture_is_the_script_s_first_one(figures, look, name):
     html_text = figures[name]._repr_html_()
-    page = look(html_text)
-    for part in (".ds-body", "figcaption", "table"):
-        still = page.evaluate(
-            "([html, part]) => new DOMParser().parseFromString(html, 'text/html').querySelector(part).innerHTML",
-            [html_text, part],
-        )
-        live = page.locator(part).first.evaluate("e => e.innerHTML")
+    parts = [".ds-body", "figcaption", "table"]
+    shown = look(html_text).evaluate(LIVE_AND_STILL, [html_text, parts])
+    for part, (live, still) in zip(parts, shown, strict=True):
         if (name, part) == ("layers", "figcaption"):
             live = live.removesuffix(" Choose a layer to see what it keeps and what it reads.")
         assert normalised(live) == normalised(still), part

@@ -114,9 +114,9 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def touch(database: sqlite3.Connection, pages: list[Page], now: float, grain: float) -> None:
-    """Count as used now. A page is touched with all before it, so none is older than those after it.
+    """Count as used now. One that was touched less than ``grain`` seconds ago is left as it is.
 
-    One that was touched less than ``grain`` seconds ago is left as it is.
+    A page is touched with all before it, so none is older than those after it by more than the grain.
     """
     stale = [page.id for page in pages if page.used < now - grain]
     database.executemany("UPDATE page SET used = ? WHERE id = ? AND used < ?", ((now, id, now) for id in stale))
@@ -171,7 +171,8 @@ def evict(
 ) -> Dropped:
     """Drop pages last used before a moment, the oldest and deepest first, until there is ``enough`` room.
 
-    A page in use stays, and so do all before it.
+    A page in use stays, and so do all before it. A page that is older than those after it, as the turns of a quick
+    conversation leave it, goes with the last of them.
     """
     dropped, last = NOTHING, (float("-inf"), 0, 0)
     while not enough():
@@ -183,12 +184,10 @@ def evict(
         if not rows:
             break
         for last in rows:
-            if enough():
-                break
             page = last[2]
-            if is_pinned(database, page) or _has_children(database, page):
-                continue
-            dropped = dropped.plus(_drop(database, page, page_bytes))
+            while not enough() and (parent := _parent_of_free(database, page, last)) is not None:
+                dropped = dropped.plus(_drop(database, page, page_bytes))
+                page = parent
     return dropped
 
 
@@ -216,6 +215,16 @@ def _drop(database: sqlite3.Connection, page: int, page_bytes: Callable[[int], i
     if not _has_children(database, parent) and not is_pinned(database, parent):
         database.execute("DELETE FROM page WHERE id = ? AND parent IS NULL", [parent])
     return Dropped(1, page_bytes(tokens) if isinstance(tokens, int) else 0)
+
+
+def _parent_of_free(database: sqlite3.Connection, page: int, turn: tuple[float, int, int]) -> int | None:
+    """The page before one whose turn to go has come and that nothing holds; None if it has to stay."""
+    row = database.execute(
+        "SELECT parent FROM page WHERE id = ? AND (used, height, id) <= (?, ?, ?)", [page, *turn]
+    ).fetchone()
+    if row is None or is_pinned(database, page) or _has_children(database, page):
+        return None
+    return row[0]
 
 
 def _has_children(database: sqlite3.Connection, page: int) -> bool:

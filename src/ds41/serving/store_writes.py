@@ -214,7 +214,6 @@ class Put:
                 self._keys.at(number * self._keys.page_tokens + tokens),
                 tokens,
                 int(ids[0]),
-                # Not later than the use of the pages before it.
                 float(self._now),
                 self._file,
                 start,
