@@ -180,7 +180,7 @@ def test_an_interrupt_before_drafts_are_judged(monkeypatch):
     with engine_of() as engine:
         truth = list(engine.open("a").say(random_ids(20, 1), 14, stop_ids=()))
     with engine_of(policy=Always(4)) as engine:
-        settle, calls = engine._steps._judge, []
+        settle, calls = engine._steps._drafts.judge, []
 
         def interrupted(*arguments):
             calls.append(1)
@@ -188,7 +188,7 @@ def test_an_interrupt_before_drafts_are_judged(monkeypatch):
                 raise KeyboardInterrupt
             return settle(*arguments)
 
-        monkeypatch.setattr(engine._steps, "_judge", interrupted)
+        monkeypatch.setattr(engine._steps._drafts, "judge", interrupted)
         session, found = engine.open("a"), []
         stream = session.say(random_ids(20, 1), 14, stop_ids=())
         while len(found) < 14:
@@ -234,7 +234,7 @@ def test_interrupts_change_nothing(monkeypatch, place, calls, known):
         drafter = oracle(random_ids(20, 1) + truth)
         drafter.wrong_at = 2
     with engine_of(policy=Always(4), drafter=drafter) as engine:
-        count, judge, forward = [0], engine._steps._judge, MODEL.layers[3].forward
+        count, judge, forward = [0], engine._steps._drafts.judge, MODEL.layers[3].forward
 
         def interrupted() -> None:
             count[0] += 1
@@ -254,7 +254,7 @@ def test_interrupts_change_nothing(monkeypatch, place, calls, known):
                 interrupted()
             return forward(*arguments)
 
-        monkeypatch.setattr(engine._steps, "_judge", judging)
+        monkeypatch.setattr(engine._steps._drafts, "judge", judging)
         monkeypatch.setattr(MODEL.layers[3], "forward", running)
         stream, found = engine.open("a").say(random_ids(20, 1), 16, stop_ids=()), []
         while len(found) < 16:

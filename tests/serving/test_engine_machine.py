@@ -25,6 +25,7 @@ from store_made import Clock
 
 from ds41.cache import PageLayout
 from ds41.sampling import sample
+from ds41.serving import drafts as drafts_module
 from ds41.serving import steps as steps_module
 from ds41.serving.engine import Engine
 
@@ -76,7 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.store_budget, self.pool_budget = store_budget, pool_budget
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(steps_module, "_STORED_AT_ONCE", early)
-        self.patch.setattr(steps_module, "sample", self._sample)
+        self.patch.setattr(drafts_module, "sample", self._sample)
         self.hook = small_model().embed.register_forward_hook(_poison)
         # Conversations that were held, to be gone on with by anybody.
         self.held: list[list[int]] = [random_ids(40, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import pytest
 from engine_reference import check_books
@@ -44,22 +45,26 @@ def answer(engine, handed, given=(), fetch=lambda chunk: chunk):
 
 
 def alone(ids, sampling=GREEDY, **options) -> list[int]:
+    return list(_alone(tuple(ids), sampling, **options))
+
+
+@cache
+def _alone(ids, sampling, **options) -> tuple[int, ...]:
     with engine_of(**options) as engine:
-        return list(
-            engine.open("a").say(
-                ids,
-                sampling.max_new_tokens,
-                sampling.temperature,
-                sampling.top_p,
-                sampling.seed,
-                sampling.stop_ids,
-            )
-        )
+        say = engine.open("a").say
+        rest = sampling.temperature, sampling.top_p, sampling.seed, sampling.stop_ids
+        return tuple(say(ids, sampling.max_new_tokens, *rest))
+
+
+@cache
+def handed_over(ids: tuple[int, ...], sampling):
+    with engine_of() as reading:
+        return read(reading, ids, sampling)[1].handover
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("policy", [None, Always(4)])
-@pytest.mark.parametrize("length", [1, 7, 16, 37, 64])
+@pytest.mark.parametrize("length", [1, 7, 64])
 def test_two_engines_answer_as_one(sampling, policy, length):
     ids = random_ids(length, 3)
     expected = alone(ids, sampling, policy=policy)
@@ -79,11 +84,24 @@ def test_two_engines_answer_as_one(sampling, policy, length):
 def test_tokens_that_were_given_out_stand_and_the_rest_is_the_same(sampling, lost_after):
     ids = random_ids(37, 3)
     expected = alone(ids, sampling)
-    with engine_of() as reading, engine_of() as answering:
-        _, turn = read(reading, ids, sampling)
-        rest, again = answer(answering, turn.handover, given=expected[1 : 1 + lost_after])
+    with engine_of() as answering:
+        rest, again = answer(answering, handed_over(tuple(ids), sampling), given=expected[1 : 1 + lost_after])
         assert rest == expected[1 + lost_after :]
         assert again.report.generated_tokens == len(rest)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("length", [1, 33])
+def test_a_prompt_read_again_whose_last_token_is_a_step_of_its_own(length, sampling):
+    """What was given out is not fed by the engine that reads."""
+    ids = random_ids(length, 3)
+    expected = alone(ids, sampling, step_tokens=32)
+    with engine_of(step_tokens=32) as reading, engine_of() as answering:
+        none, turn = read(reading, ids, sampling, given=expected[:2])
+        assert (none, turn.report.computed_tokens) == ([], length)
+        rest, _ = answer(answering, turn.handover, given=expected[1:2])
+        assert rest == expected[2:]
+        check_books(reading)
 
 
 def test_given_tokens_stand_even_where_others_would_be_drawn():
@@ -168,6 +186,33 @@ def test_what_is_left_of_a_turn(tmp_path):
         assert pool.usage().entries == 1
 
 
+def test_an_abandoned_engine_leaves_nothing_and_takes_nothing(tmp_path):
+    """Its turns go on elsewhere, where the windows of the turn before may be asked for again."""
+    ids, pool = random_ids(37, 3), HostWindowPool(10**7)
+    with store_at(tmp_path) as store, engine_of(store, pool) as reading:
+        first, turn = read(reading, ids)
+        with engine_of(store, pool) as engine:
+            rest, _ = answer(engine, turn.handover)
+        longer = [*ids, *first, *rest, 1, 2, 3]
+        _, turn = read(reading, longer)
+        before = store.usage().tokens, pool.counters["puts"]
+        engine = engine_of(store, pool, rows=1)
+        turns = [engine.take_over(Takeover(turn.handover, lambda chunk: chunk)) for _ in range(2)]
+        for _ in range(4):
+            engine.step()
+        engine.abandon()
+        engine.close()
+        assert [one.report.finish for one in turns] == ["cancelled"] * 2
+        assert len(turns[0].ready) == 4
+        check_books(engine)
+        assert engine._pages.free_pages == engine._pages.pages
+        with pytest.raises(RuntimeError, match="the engine is closed"):
+            engine.read("a", ids, GREEDY)
+        assert (store.usage().tokens, pool.counters["puts"]) == before
+        _, again = read(reading, longer, hit_limit=48)
+        assert again.report.windows == "restored"
+
+
 def test_a_hit_can_be_limited_to_what_it_was(tmp_path):
     ids = random_ids(64, 3)
     with store_at(tmp_path) as store, engine_of(store) as engine:
@@ -198,7 +243,7 @@ def test_pictures_are_handed_over(tmp_path):
     with store_with_images(tmp_path) as store, engine_with_images(model, store) as reading:
         with engine_with_images(model, store) as answering:
             first, turn = read(reading, ids.tolist(), sampling, image_vectors=vectors_of(mask))
-            assert sum(run.vectors.nbytes for run in turn.handover.images.runs) == 0
+            assert sum(run.vectors.untyped_storage().nbytes() for run in turn.handover.images.runs) == 0
             rest, _ = answer(answering, turn.handover)
             assert first + rest == expected
         # What the second engine has stored is found by the picture.
@@ -229,13 +274,20 @@ def test_errors():
             answer(engine, drafted.handover)
         with pytest.raises(ValueError, match="no ids"):
             engine.read("a", [], GREEDY)
+        with (
+            engine_of(fingerprint=b"another") as stranger,
+            pytest.raises(CacheError, match=r"a model with fingerprint 61206d6f64656c20; expected .* 616e6f74686572"),
+        ):
+            stranger.take_over(Takeover(turn.handover, lambda chunk: chunk))
         for one in (engine, other, small):
             check_books(one)
 
 
 def test_many_at_once_are_each_their_own():
     prompts = [random_ids(count, seed) for seed, count in enumerate((5, 40, 17, 33, 64))]
-    expected = [alone(ids, SAMPLED) for ids in prompts]
+    with engine_of(rows=5) as engine:
+        streams = [engine.open("a").say(ids, 12, 1.0, 0.9, 5, ()) for ids in prompts]
+        expected = [list(stream) for stream in streams]
     with engine_of(rows=3) as reading, engine_of(rows=3) as answering:
         turns = [reading.read("a", ids, SAMPLED) for ids in prompts]
         reading.run()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 import time
+import weakref
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 
 import pytest
@@ -15,6 +18,7 @@ import torch
 from ds41.cache import PageLayout
 from ds41.dspark import Always, Drafting
 from ds41.serving import Engine, HostWindowPool, PrefixStore
+from ds41.serving.handover import HandoverLost
 from ds41.serving.pools import EngineOptions, NoWorkers, Overloaded, PoolSizes, Request, WorkerLost
 from ds41.serving.pools import local as local_pools
 from ds41.vision import ImageError
@@ -32,14 +36,24 @@ def request(count=40, seed=0, tokens=12, **options) -> Request:
     return Request(ids=ids_of(count, seed), max_new_tokens=tokens, **options)
 
 
-def alone(parts, one: Request, vectors=None, drafting=None) -> list[int]:
+def alone(parts, one: Request, vectors=None) -> list[int]:
+    with Engine(parts.model, max_tokens=400, step_tokens=32, fingerprint=parts.fingerprint) as engine:
+        return list(say(engine, one, vectors))
+
+
+def say(engine: Engine, one: Request, vectors=None):
+    return engine.open(one.tenant).say(
+        one.ids, one.max_new_tokens, one.temperature, one.top_p, one.seed, one.stop_ids, vectors
+    )
+
+
+@cache
+def of_one_engine(parts, requests: tuple[Request, ...]) -> list[list[int]]:
+    """The answers of an engine without pools that has all requests at once."""
     with Engine(
-        parts.model, max_tokens=400, step_tokens=32, fingerprint=parts.fingerprint, drafting=drafting
+        parts.model, max_tokens=400, rows=len(requests), step_tokens=512, fingerprint=parts.fingerprint
     ) as engine:
-        stream = engine.open(one.tenant).say(
-            one.ids, one.max_new_tokens, one.temperature, one.top_p, one.seed, one.stop_ids, vectors
-        )
-        return list(stream)
+        return [list(stream) for stream in [say(engine, one) for one in requests]]
 
 
 class Gate:
@@ -93,15 +107,16 @@ def cluster_of(parts, sizes=None, gate=None, monkeypatch=None, **options):
 
 @pytest.mark.parametrize("sizes", [PoolSizes(rows=1), PoolSizes(prefill=2, decode=3, rows=2)])
 def test_tokens_of_pools_are_those_of_one_engine(parts, sizes):
-    requests = [request(count, seed, temperature=seed % 2) for seed, count in enumerate((1, 64, 7, 130, 33, 90, 5))]
-    expected = [alone(parts, one) for one in requests]
+    counts = (1, 64, 7, 130, 33, 90, 5)
+    requests = tuple(request(count, seed, 7, temperature=seed % 2) for seed, count in enumerate(counts))
+    expected = of_one_engine(parts, requests)
     with cluster_of(parts, sizes) as cluster:
         answers = [cluster.submit(one) for one in requests]
         assert [list(answer) for answer in answers] == expected
         reports = [answer.report for answer in answers]
     assert {report.finish for report in reports} == {"length"}
     for one, report in zip(requests, reports, strict=True):
-        assert (report.prompt_tokens, report.generated_tokens) == (len(one.ids), 12)
+        assert (report.prompt_tokens, report.generated_tokens) == (len(one.ids), 7)
         assert [stage.pool for stage in report.stages] == ["prefill", "decode"]
         assert report.handed_bytes >= report.window_bytes > 0
         assert 0 < report.first_token_s < report.seconds
@@ -155,8 +170,8 @@ def test_pictures_are_encoded_once_and_stand_in_the_prompt(parts):
     ("pool", "step"), [("prefill", 0), ("prefill", 2), ("decode", 0), ("decode", 1), ("decode", 5)]
 )
 def test_a_lost_workers_requests_end_with_the_same_tokens(parts, monkeypatch, pool, step, temperature):
-    requests = [request(70, seed, 14, temperature=temperature) for seed in range(3)]
-    expected = [alone(parts, one) for one in requests]
+    requests = tuple(request(70, seed, 9, temperature=temperature) for seed in range(3))
+    expected = of_one_engine(parts, requests)
     gate = Gate(pool, step)
     with cluster_of(parts, PoolSizes(prefill=2, decode=2, rows=3), gate, monkeypatch) as cluster:
         answers = [cluster.submit(one) for one in requests]
@@ -186,6 +201,108 @@ def test_a_lost_prompt_is_read_again_from_no_longer_a_hit(parts, tmp_path, monke
         assert answer.report.prefill.hit_tokens == 0
 
 
+def test_a_lost_handover_of_a_short_prompt_is_made_again_from_no_longer_a_hit(parts, tmp_path, monkeypatch):
+    """One step had read and stored all of it."""
+    one, made, lost = request(30, 5, 6), local_pools.DecodeWorker, []
+    expected = alone(parts, one)
+
+    def fetch(chunk):
+        if not lost:
+            lost.append(chunk)
+            raise HandoverLost("gone")
+        return chunk
+
+    monkeypatch.setattr(local_pools, "DecodeWorker", lambda name, engine: made(name, engine, fetch))
+    layout = PageLayout.of(tiny_parts.CONFIG, 16)
+    with (
+        PrefixStore(tmp_path, layout, parts.fingerprint, budget_bytes=10**8) as store,
+        cluster_of(parts, store=store) as cluster,
+    ):
+        answer = cluster.submit(one)
+        assert list(answer) == expected
+        assert store.usage().tokens >= 30
+        assert answer.report.prefill.hit_tokens == 0
+        assert [stage.outcome for stage in answer.report.stages] == ["done", "failed", "done", "done"]
+
+
+def test_a_step_that_breaks_down_ends_its_worker_and_nothing_of_it_is_kept(parts, monkeypatch):
+    """The engine is in a state that nobody knows."""
+    one, pool = request(40, 6, 8), HostWindowPool(10**7)
+    expected, make, steps = alone(parts, one), local_pools.DecodeWorker, []
+
+    def breaking(name, engine):
+        step = engine.step
+
+        def failing():
+            steps.append(name)
+            if len(steps) == 4:
+                raise KeyError("books that do not add up")
+            return step()
+
+        engine.step = failing
+        return make(name, engine)
+
+    monkeypatch.setattr(local_pools, "DecodeWorker", breaking)
+    with cluster_of(parts, pool=pool) as cluster:
+        answer = cluster.submit(one)
+        assert list(answer) == expected
+        assert [stage.outcome for stage in answer.report.stages] == ["done", "lost", "done"]
+        # Those of the whole answer.
+        assert pool.counters["puts"] == 1
+        assert cluster.health()["decode"]["lost"] == 1
+
+
+def test_a_worker_that_waits_keeps_no_handover(parts):
+    seen = []
+
+    def make(name, engine):
+        take_over = engine.take_over
+
+        def watched(takeover):
+            seen.append(weakref.ref(takeover.handover))
+            return take_over(takeover)
+
+        engine.take_over = watched
+        return made(name, engine)
+
+    made = local_pools.DecodeWorker
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_pools, "DecodeWorker", make)
+        with cluster_of(parts) as cluster:
+            list(cluster.submit(request(10, 1, 3)))
+            for _ in range(200):
+                gc.collect()
+                if seen[0]() is None:
+                    break
+                time.sleep(0.01)
+            assert seen[0]() is None
+
+
+def test_no_other_picture_order_or_tenant_is_a_hit(parts, tmp_path):
+    """Two pictures side by side and one at the very end, in pools that draft."""
+    files = (picture(0), picture(1), picture(2))
+    one = Request("a", (0, 40, IMAGE, IMAGE, 41, IMAGE), files, 4, stop_ids=frozenset())
+    with (
+        PrefixStore(tmp_path, PageLayout.of(tiny_parts.CONFIG, 16), parts.fingerprint, budget_bytes=10**8) as store,
+        cluster_of(parts, store=store, drafting=lambda: Drafting(parts.drafter, Always(4))) as cluster,
+    ):
+        hits, tokens = [], []
+        for again in (
+            one,
+            one,
+            dataclasses.replace(one, tenant="b"),
+            dataclasses.replace(one, pictures=(files[1], files[0], files[2])),
+            dataclasses.replace(one, pictures=(files[0], files[0], files[2])),
+        ):
+            answer = cluster.submit(again)
+            tokens.append(list(answer))
+            hits.append(answer.report.prefill.hit_tokens)
+    assert hits[0] == hits[2] == hits[3] == hits[4] == 0
+    assert hits[1] > 2
+    assert tokens[0] == tokens[2]
+    assert len(set(map(tuple, tokens[2:]))) == 3
+
+
 def test_a_request_that_takes_workers_with_it_is_given_up(parts, monkeypatch):
     def deadly(self, job):
         self.close()
@@ -206,9 +323,9 @@ def test_a_pool_that_cannot_be_filled_says_why(parts, monkeypatch):
         raise OSError("no such device")
 
     monkeypatch.setattr(local_pools, "DecodeWorker", broken)
-    monkeypatch.setattr("ds41.serving.pools.pool.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("ds41.serving.pools.pool._PAUSE_S", 0.0)
     with cluster_of(parts) as cluster:
-        with pytest.raises(NoWorkers, match=r"no worker left after 6 losses .* OSError: no such device"):
+        with pytest.raises(NoWorkers, match=r"no worker left after 6 starts .* OSError: no such device"):
             list(cluster.submit(request()))
         with pytest.raises(NoWorkers):
             cluster.wait_ready(5)
@@ -266,8 +383,8 @@ def test_cancelling(parts, monkeypatch, when):
 
 
 def test_pools_scale_apart_and_lose_nothing(parts):
-    requests = [request(30, seed, 10) for seed in range(12)]
-    expected = [alone(parts, one) for one in requests]
+    requests = tuple(request(30, seed, 6) for seed in range(8))
+    expected = of_one_engine(parts, requests)
     with cluster_of(parts, PoolSizes(rows=2)) as cluster:
         answers = [cluster.submit(one) for one in requests]
         cluster.scale("decode", 3)
@@ -307,10 +424,11 @@ def test_a_conversation_comes_back_to_who_has_its_pages(parts, tmp_path):
         assert stranger.report.prefill.hit_tokens == 0
 
 
-def test_many_threads_many_turns_many_losses(parts, tmp_path):
+def test_many_threads_many_turns_many_losses(parts, monkeypatch):
     """Workers are lost again and again under load; every request ends with the tokens that it has alone."""
-    requests = [request(20 + 7 * seed, seed, 8, temperature=seed % 2) for seed in range(16)]
-    expected = [alone(parts, one) for one in requests]
+    requests = tuple(request(20 + 7 * seed, seed, 6, temperature=seed % 2) for seed in range(12))
+    expected = of_one_engine(parts, requests)
+    monkeypatch.setattr("ds41.serving.pools.pool._PAUSE_S", 0.0)
     with cluster_of(parts, PoolSizes(prefill=2, decode=2, rows=2), attempts=50) as cluster:
         found, stop = {}, threading.Event()
 
@@ -319,14 +437,18 @@ def test_many_threads_many_turns_many_losses(parts, tmp_path):
                 found[number] = list(cluster.submit(requests[number]))
 
         def chaos():
-            turn = 0
-            while not stop.wait(0.15):
+            # As fast as there is progress, however busy the machine.
+            counts, turn = cluster.counters()["cluster"], 0
+            while not stop.is_set():
+                done = counts["requests_length"]
                 members = cluster.pool(("prefill", "decode")[turn % 2]).members()
                 if members:
                     members[turn % len(members)].worker.close()
                 turn += 1
+                while counts["requests_length"] == done and not stop.wait(0.01):
+                    pass
 
-        clients = [threading.Thread(target=client, args=(range(first, 16, 4),)) for first in range(4)]
+        clients = [threading.Thread(target=client, args=(range(first, 12, 4),)) for first in range(4)]
         killer = threading.Thread(target=chaos)
         for thread in (*clients, killer):
             thread.start()
@@ -334,7 +456,8 @@ def test_many_threads_many_turns_many_losses(parts, tmp_path):
             thread.join(120)
         stop.set()
         killer.join()
-        assert [found.get(number) for number in range(16)] == expected
+        assert [found.get(number) for number in range(12)] == expected
+        assert cluster.counters()["cluster"]["retries"] > 0
         assert cluster.health()["requests"] == {"running": 0, "waiting": 0}
 
 

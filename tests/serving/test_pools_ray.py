@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import time
@@ -122,20 +121,20 @@ def test_pages_that_are_gone_are_read_again(cluster, parts, monkeypatch):
             return [ray.put(array)]
 
     owner = ray.remote(Owner).options(num_cpus=0).remote()
-    gather, lost = RayWorker._with_chunks, []
+    gather, lost = RayWorker._references, []
 
-    def losing(handover, stream):
-        handover = gather(handover, stream)
+    def losing(stream, count):
+        references = gather(stream, count)
         if not lost:
             # Large enough to lie in shared memory.
             lost.extend(ray.get(owner.put.remote(np.zeros((64, 2**14), np.uint8))))
             ray.kill(owner)
             with pytest.raises(ray.exceptions.ObjectLostError):
                 read_until_lost(lost[0])
-            handover = dataclasses.replace(handover, chunks=tuple(lost))
-        return handover
+            return tuple(lost)
+        return references
 
-    monkeypatch.setattr(RayWorker, "_with_chunks", staticmethod(losing))
+    monkeypatch.setattr(RayWorker, "_references", staticmethod(losing))
     one = request(90, 11, 6, tenant="gone")
     answer = cluster.submit(one)
     assert list(answer) == alone(parts, one)
@@ -146,3 +145,17 @@ def test_pages_that_are_gone_are_read_again(cluster, parts, monkeypatch):
         ("prefill", "done"),
         ("decode", "done"),
     ]
+
+
+class Unportable(ValueError):
+    """Cannot be made again from what it was made of."""
+
+    def __init__(self, place: int, what: str) -> None:
+        super().__init__(f"{what} at {place}")
+
+
+def test_errors_that_cannot_travel_say_the_same():
+    error = ValueError("as it is")
+    assert ray_workers._portable(error) is error
+    assert ray_workers._portable(None) is None
+    assert repr(ray_workers._portable(Unportable(3, "a fault"))) == "RuntimeError('Unportable: a fault at 3')"

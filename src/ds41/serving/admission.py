@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Tiers:
     """What keeps state between turns, and how it is used; store and windows may be absent.
 
-    drafter: the fingerprint of the drafter whose windows go with the model's, empty without one.
+    fingerprint: of model and formats. drafter: that of the drafter whose windows go with the model's, empty without
+    one.
     """
 
     model: Model
@@ -39,6 +40,7 @@ class Tiers:
     windows: WindowPool | None
     kept_windows: KeptWindows
     short_hits: ShortHits
+    fingerprint: bytes
     drafter: bytes = b""
 
     @property

@@ -94,8 +94,9 @@ class Engine:
         else:
             cache = drafting.drafter.new_cache(model, self.max_tokens, rows, **options)
         drafter = b"" if drafting is None else model_fingerprint(drafting.drafter)
-        self._tiers = Tiers(model, cache, ResidentPages(self._pages), store, pool, windows, short_hits, drafter)
         self._root = model_fingerprint(model) if fingerprint is None else fingerprint
+        resident = ResidentPages(self._pages)
+        self._tiers = Tiers(model, cache, resident, store, pool, windows, short_hits, self._root, drafter)
         if store is not None and store.fingerprint != self._root:
             raise CacheError("the store's fingerprint is that of another model; make it with model_fingerprint(model)")
         self._shares = store is not None and store.share_tenants
@@ -122,7 +123,12 @@ class Engine:
     def submit(
         self, session: Session, ids: Sequence[int], sampling: Sampling, image_vectors: torch.Tensor | None = None
     ) -> Turn:
-        """Queue a turn; what :meth:`Session.say` does."""
+        """Queue a turn; what :meth:`Session.say` does.
+
+        Raises:
+            ValueError, TypeError: no ids, ids or vectors that are none, or more tokens than there is room for.
+            RuntimeError: an answer is being given, or session or engine is closed.
+        """
         new = self._checked(ids)
         if not new:
             raise ValueError("there are no ids to say; expected one or more")
@@ -157,7 +163,7 @@ class Engine:
                 before; the first stands for the one that is drawn.
 
         Raises:
-            ValueError, TypeError: as :meth:`submit`.
+            ValueError, TypeError: as :meth:`submit`, and a tenant that is no text. RuntimeError: the engine is closed.
         """
         new = self._checked(ids)
         if not new:
@@ -174,10 +180,16 @@ class Engine:
         """Queue a turn whose prompt another engine has read.
 
         Raises:
-            ValueError: more tokens than there is room for. The turn fails with HandoverLost if its pages are gone, and
-            with CacheError if they are another model's.
+            CacheError: another model has read the prompt. ValueError: more tokens than there is room for.
+            RuntimeError: the engine is closed. The turn fails with HandoverLost if its pages are gone, and with
+            CacheError if they are of another size.
         """
         handover = takeover.handover
+        if handover.fingerprint != self._root:
+            raise CacheError(
+                f"the prompt was read by a model with fingerprint {handover.fingerprint.hex()[:16]}; expected this "
+                f"engine's, {self._root.hex()[:16]}"
+            )
         session = Session(self, handover.tenant, (), SequenceImages())
         ids, images = list(handover.ids), handover.images
         turn = Turn(session, ids, handover.sampling, images, takeover=takeover, given=deque(takeover.given))
@@ -231,7 +243,10 @@ class Engine:
             self._steps.rows.take_back(session)
 
     def close(self) -> None:
-        """Cancel every turn and give back all memory; store and pool stay open. A second time does nothing."""
+        """Cancel every turn and give back all memory; store and pool stay open. A second time does nothing.
+
+        What the turns had reached is stored.
+        """
         with self._lock:
             for turn in [*self._steps.queue, *self._steps.rows.active.values()]:
                 turn.cancelled = True
@@ -239,6 +254,14 @@ class Engine:
             self._steps.rows.take_back_all()
             self._tiers.resident.clear()
             self._closed = True
+
+    def abandon(self) -> None:
+        """:meth:`close` that stores nothing: for an engine whose turns go on elsewhere, or that has broken down."""
+        with self._lock:
+            self._closed = True
+            self._steps.drop_all()
+            self._steps.rows.take_back_all()
+            self._tiers.resident.clear()
 
     def __enter__(self) -> Engine:
         return self

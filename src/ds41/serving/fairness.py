@@ -40,12 +40,13 @@ class FairQueue(Generic[Waiting]):
         return next(iter(self._tenants.values()))[0] if self._tenants else None
 
     def remove(self, turn: Waiting) -> None:
-        """Take a turn out; its tenant's next one waits for all other tenants."""
-        tenant = turn.tenant
+        """Take a turn out. Where that was the next of all, its tenant's next one waits for all other tenants."""
+        tenant, was_next = turn.tenant, turn is self.head()
         self._tenants[tenant].remove(turn)
-        self._tenants.move_to_end(tenant)
         if not self._tenants[tenant]:
             del self._tenants[tenant]
+        elif was_next:
+            self._tenants.move_to_end(tenant)
 
     def __iter__(self):
         return (turn for turns in list(self._tenants.values()) for turn in list(turns))

@@ -35,6 +35,7 @@ class Handover:
     CHUNK_PAGES, page bytes] each, or what a transport makes of them. windows: the private rows at the prompt's end
     (:class:`ds41.cache.WindowSnapshot`). stored: tokens whose pages are in the prefix store. window_key: of the
     windows that the conversation's turn before left in a pool. random: state of the turn's own random numbers.
+    fingerprint: of the model that has read it.
     """
 
     tenant: str
@@ -46,6 +47,7 @@ class Handover:
     stored: int
     window_key: bytes | None
     random: torch.Tensor
+    fingerprint: bytes
 
     @property
     def prompt_tokens(self) -> int:
@@ -88,6 +90,7 @@ def make_handover(tiers: Tiers, turn: Turn, row: int) -> Handover:
         turn.stored,
         turn.session.window_key,
         turn.random.get_state(),
+        tiers.fingerprint,
     )
 
 
@@ -95,7 +98,7 @@ def take_over(tiers: Tiers, turn: Turn, row: int, keys: PrefixKeys) -> None:
     """Bring ``row`` to where the worker before had it. Pages that lie in this model's memory are not fetched.
 
     Raises:
-        HandoverLost: a chunk is gone. CacheError: the handover is of another model or layout. Either way the row
+        HandoverLost: a chunk is gone. CacheError: the handover is of another page size or layout. Either way the row
             holds nothing.
     """
     takeover: Takeover = turn.takeover

@@ -75,7 +75,10 @@ class SequenceImages:
 
     def without_vectors(self) -> SequenceImages:
         """For who has the entries of these positions already."""
-        return SequenceImages([ImageRun(run.start, run.vectors[:, :0], run.key_ids) for run in self.runs])
+        return SequenceImages(
+            # A view would take the vectors along.
+            [ImageRun(run.start, run.vectors.new_empty(len(run.key_ids), 0), run.key_ids) for run in self.runs]
+        )
 
     def key_ids(self, ids: Sequence[int]) -> np.ndarray:
         """``ids`` from position 0 on, as prefixes are looked up by: int64 [n]."""

@@ -99,6 +99,15 @@ class Steps:
             self.rows.empty(row)
             self._close_turn(turn, "cancelled")
 
+    def drop_all(self) -> None:
+        """End all turns as cancelled, with nothing kept of them."""
+        for turn in self.queue:
+            self.queue.remove(turn)
+            self._close_turn(turn, "cancelled")
+        for row, turn in list(self.rows.active.items()):
+            self.rows.empty(row)
+            self._close_turn(turn, "cancelled")
+
     def _admit(self) -> None:
         while (turn := self.queue.head()) is not None:
             row = self.rows.room_for(turn)
@@ -128,6 +137,9 @@ class Steps:
         starts = tail_starts(self._tiers.model.config, cache.lengths[row], end, self._decoder, drafts)
         begin_tail(cache, row, starts)
         self._tails.set(row, starts)
+        if turn.on_start is not None:
+            turn.on_start(report)
+            turn.on_start = None
         if turn.takeover is not None:
             # Its first token has been drawn.
             self._drafts.propose({row: turn})
@@ -156,7 +168,7 @@ class Steps:
         for row, piece in pieces.items():
             if left[row] == 1 and turns[row].proposal is not None:
                 piece += turns[row].proposal.ids
-            elif left[row] == 1:
+            elif left[row] == 1 and not turns[row].hands_over:
                 # Their places are known; as few at a time as can be taken back.
                 piece += list(turns[row].given)[: self._tiers.model.config.dspark_block_size]
         return pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from operator import index
 from typing import TYPE_CHECKING, Literal
@@ -114,7 +114,8 @@ class Turn:
     hands_over: it ends with its first token and leaves a handover. takeover: where it starts from, in place of the
     tiers. given: tokens of the answer that another worker gave out before it was lost: what is drawn in their places
     does not count. hit_limit: the longest prefix that may be taken from the tiers, so that windows are made again
-    where the lost worker made them.
+    where the lost worker made them. on_start: called once, with the report of what it hit, when it has its row and
+    before it is fed anything.
     """
 
     session: Session
@@ -136,6 +137,7 @@ class Turn:
     takeover: Takeover | None = None
     given: deque[int] = field(default_factory=deque)
     hit_limit: int | None = None
+    on_start: Callable[[TurnReport], None] | None = None
 
     def __post_init__(self) -> None:
         self.answer = len(self.ids) if self.takeover is None else self.takeover.handover.prompt_tokens

@@ -252,14 +252,16 @@ def _read(service: Service, kind: Kind, body: bytes, tenant: str) -> tuple[Asked
 
 
 def _room(service: Service, prompt: int, pictures: int, asked: int | None) -> int:
-    """Tokens that the answer may have.
+    """Tokens that the answer may have: those that were asked for, or all the room there is.
 
-    How long the span of a picture is, only its decoder knows; so each counts as the longest.
+    How long the span of a picture is, only its decoder knows. Without a wish each counts as the longest; with one, the
+    pools say whether it was too much.
     """
     most, vision = service.backend.max_tokens, service.backend.config.vision
-    prompt += pictures * (vision.max_image_tokens - 1 if vision is not None else 0)
+    if asked is None:
+        prompt += pictures * (vision.max_image_tokens - 1 if vision is not None else 0)
     room = most - prompt
-    if room < 1 or (asked is not None and asked > room and not pictures):
+    if room < (asked or 1):
         wish = "" if asked is None else f" and {asked} were asked for"
         raise refused(None, f"the prompt has {prompt} tokens{wish}; the context is of {most} in all", _TOO_LONG)
-    return min(service.limits.answer_tokens if asked is None else asked, room)
+    return min(service.limits.answer_tokens, room) if asked is None else asked

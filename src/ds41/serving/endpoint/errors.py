@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ds41.serving.pools.requests import NoWorkers, Overloaded, WorkerLost
+from ds41.serving.pools.requests import NoWorkers, Overloaded, TooLong, WorkerLost
 from ds41.vision.sizes import ImageError
 
 _LONGEST_ECHO = 80
@@ -76,7 +76,7 @@ def of_submission(error: Exception) -> ApiError | None:
     """What ``submit`` raised, for the client; None for what is a fault of the server's."""
     if isinstance(error, ImageError):
         return ApiError(400, str(error), code="invalid_image")
-    if isinstance(error, ValueError | TypeError):
+    if isinstance(error, ValueError | TypeError) and not isinstance(error, TooLong):
         return ApiError(400, str(error))
     return of_answer(error) or (unavailable("the server is shutting down") if type(error) is RuntimeError else None)
 
@@ -85,6 +85,8 @@ def of_answer(error: BaseException) -> ApiError | None:
     """What ended an answer, for the client; None for what is a fault of the server's."""
     if isinstance(error, ImageError):
         return ApiError(400, str(error), code="invalid_image")
+    if isinstance(error, TooLong):
+        return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, Overloaded):
         return ApiError(
             429, str(error), kind="rate_limit_error", code="overloaded", retry_after_s=error.retry_after_s

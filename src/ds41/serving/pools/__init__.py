@@ -5,7 +5,16 @@ Source: report section 3.2 (disaggregation of encoder, prefill and decode).
 
 from ds41.serving.pools.cluster import Cluster, PoolPlan
 from ds41.serving.pools.local import EngineOptions, PoolSizes, local_cluster
-from ds41.serving.pools.requests import Answer, NoWorkers, Overloaded, Request, RequestReport, Stage, WorkerLost
+from ds41.serving.pools.requests import (
+    Answer,
+    NoWorkers,
+    Overloaded,
+    Request,
+    RequestReport,
+    Stage,
+    TooLong,
+    WorkerLost,
+)
 
 __all__ = [
     "Answer",
@@ -18,6 +27,7 @@ __all__ = [
     "Request",
     "RequestReport",
     "Stage",
+    "TooLong",
     "WorkerLost",
     "local_cluster",
 ]

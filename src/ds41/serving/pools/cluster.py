@@ -12,8 +12,11 @@ from ds41.serving.fairness import FairQueue
 from ds41.serving.pools.course import Course, EncodedPictures, Route
 from ds41.serving.pools.jobs import Worker
 from ds41.serving.pools.pool import Pool
-from ds41.serving.pools.requests import POOLS, Answer, Overloaded, PoolName, Request
+from ds41.serving.pools.requests import POOLS, Answer, Overloaded, PoolName, Request, TooLong
+from ds41.serving.turn import Finish
 
+# Of the prefill workers' reports: what prompts hit, and what was made again or for the first time.
+PREFILL_COUNTS = ("hit_tokens", "store_tokens", "replayed_tokens", "computed_tokens")
 CLUSTER_COUNTERS = (
     "requests",
     "requests_refused",
@@ -25,6 +28,9 @@ CLUSTER_COUNTERS = (
     "pictures_known",
     "pictures_encoded",
     "retries",
+    *(f"prefill_{name}" for name in PREFILL_COUNTS),
+    "handed_bytes",
+    "kept_window_bytes",
 )
 
 
@@ -46,7 +52,8 @@ class Cluster:
         most_running: requests on their way at once; None for as many as prefill and decode have slots. The state of
             each is held until its answer has ended, so this bounds memory.
         most_waiting: requests that wait beside them. Another is refused.
-        attempts: workers that may be lost with one request. picture_bytes: for vectors of pictures, to be sent again.
+        attempts: workers that may be lost with one request; the last of them has it to itself. picture_bytes: for
+            vectors of pictures, to be sent again. tiers: counters of what lies below, by name, for :meth:`counters`.
 
     Raises:
         ValueError: a number that cannot be, or no prefill or decode pool.
@@ -63,6 +70,7 @@ class Cluster:
         most_waiting: int = 256,
         attempts: int = 3,
         picture_bytes: int = 2**28,
+        tiers: Mapping[str, Counters] | None = None,
     ) -> None:
         unknown, missing = set(plans) - set(POOLS), {"prefill", "decode"} - set(plans)
         if unknown or missing:
@@ -78,11 +86,16 @@ class Cluster:
                 raise ValueError(f"{name} is {value}; expected {least} or more")
         self.config, self.max_tokens = config, max_tokens
         self._most_running, self._most_waiting = most_running, most_waiting
-        self._counters = Counters(CLUSTER_COUNTERS)
-        pools = {name: Pool(name, plan.make, plan.workers, plan.slots) for name, plan in plans.items()}
-        self._route = Route(
-            config, max_tokens, page_tokens, pools, EncodedPictures(picture_bytes), self._counters, attempts
-        )
+        self._counters, self._tiers = Counters(CLUSTER_COUNTERS), dict(tiers or {})
+        pictures = EncodedPictures(picture_bytes)
+        self._route = Route(config, max_tokens, page_tokens, {}, pictures, self._counters, attempts)
+        try:
+            for name, plan in plans.items():
+                self._route.pools[name] = Pool(name, plan.make, plan.workers, plan.slots)
+        except BaseException:
+            for pool in self._route.pools.values():
+                pool.close()
+            raise
         self._lock = threading.Lock()
         self._waiting: FairQueue[Answer] = FairQueue()
         self._running: set[Answer] = set()
@@ -108,11 +121,11 @@ class Cluster:
                     f"{len(self._running)} requests are being answered and {len(self._waiting)} wait; no more may wait",
                     retry_after_s=max(1.0, len(self._waiting) / self._most_running),
                 )
-            self._counters.add("requests")
             if starts:
                 self._start(answer)
             else:
                 self._waiting.put(answer)
+            self._counters.add("requests")
         answer.on_cancel(lambda: self._leave_queue(answer))
         return answer
 
@@ -143,8 +156,8 @@ class Cluster:
         return found
 
     def counters(self) -> dict[str, Counters]:
-        """What has been counted since the start."""
-        return {"cluster": self._counters}
+        """What has been counted since the start, by the cluster and by each tier of this process."""
+        return {"cluster": self._counters, **self._tiers}
 
     def close(self) -> None:
         """Cancel all requests and close all workers; a second time does nothing."""
@@ -179,31 +192,62 @@ class Cluster:
                     f"{self.config.image_token_id}; expected as many of each"
                 )
         if (total := len(request.ids) + request.max_new_tokens) > self.max_tokens:
-            raise ValueError(
+            raise TooLong(
                 f"the prompt has {len(request.ids)} tokens and max_new_tokens is {request.max_new_tokens}: {total} in "
                 f"all; there is room for {self.max_tokens}"
             )
 
     def _start(self, answer: Answer) -> None:
-        self._running.add(answer)
+        """Called with the lock held, which the thread needs to end.
+
+        Raises:
+            RuntimeError: the machine has no thread left.
+        """
         threading.Thread(target=self._run, args=(answer,), name="ds41 request", daemon=True).start()
+        self._running.add(answer)
 
     def _run(self, answer: Answer) -> None:
-        try:
-            Course(self._route, answer).run()
-        finally:
-            with self._lock:
-                self._running.discard(answer)
-                following = None if self._closed else self._waiting.head()
-                if following is not None:
-                    self._waiting.remove(following)
-                    self._start(following)
+        finish, error = Course(self._route, answer).run()
+        with self._lock:
+            # At one moment for whoever looks: the answer has ended, is counted, and does not run any more.
+            self._running.discard(answer)
+            self._end(answer, finish, error)
+            ended = [answer, *self._start_waiting()]
+        for one in ended:
+            one.tell_listeners()
+
+    def _start_waiting(self) -> list[Answer]:
+        """Start those who are next; gives back those that could not be."""
+        failed = []
+        while not self._closed and len(self._running) < self._most_running:
+            following = self._waiting.head()
+            if following is None:
+                break
+            self._waiting.remove(following)
+            try:
+                self._start(following)
+            except RuntimeError as error:
+                self._end(following, "failed", error)
+                failed.append(following)
+        return failed
+
+    def _end(self, answer: Answer, finish: Finish, error: BaseException | None = None) -> None:
+        self._counters.add(f"requests_{finish}")
+        report = answer.report
+        self._counters.add("generated_tokens", report.generated_tokens)
+        self._counters.add("handed_bytes", report.handed_bytes)
+        if report.prefill is not None:
+            for name in PREFILL_COUNTS:
+                self._counters.add(f"prefill_{name}", getattr(report.prefill, name))
+        if report.decode is not None:
+            self._counters.add("kept_window_bytes", report.decode.kept_window_bytes)
+        answer.end_silently(finish, error)
 
     def _leave_queue(self, answer: Answer) -> None:
         with self._lock:
             waited = answer in set(self._waiting)
             if waited:
                 self._waiting.remove(answer)
+                self._end(answer, "cancelled")
         if waited:
-            self._counters.add("requests_cancelled")
-            answer.end("cancelled")
+            answer.tell_listeners()

@@ -7,6 +7,7 @@ loss, or that of the handover itself, a second reading of the prompt, from no lo
 from __future__ import annotations
 
 import secrets
+import traceback
 from collections import OrderedDict
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys, root_key
 from ds41.serving.pools.affinity import Affinity
 from ds41.serving.pools.jobs import DecodeJob, Encoded, Ended, Event, Job, PrefillJob, Started, Tokens, VisionJob
-from ds41.serving.pools.pool import Pool
-from ds41.serving.pools.requests import Answer, PoolName, Stage, WorkerLost
+from ds41.serving.pools.pool import Member, Pool
+from ds41.serving.pools.requests import Answer, PoolName, Stage, TooLong, WorkerLost
 from ds41.serving.turn import Finish, Sampling
 
 _numbers = count()
@@ -75,7 +76,7 @@ class Route:
 
 
 class Course:
-    """One request's way. :meth:`run` ends the answer, whatever happens."""
+    """One request's way through the pools."""
 
     def __init__(self, route: Route, answer: Answer) -> None:
         self._route, self._answer, self._request = route, answer, answer.request
@@ -83,19 +84,15 @@ class Course:
         self._lost = 0
         self._hit_limit: int | None = None
 
-    def run(self) -> None:
-        answer, counters = self._answer, self._route.counters
+    def run(self) -> tuple[Finish, BaseException | None]:
+        """How the answer ends, whatever happens; everything on the way has been given back."""
         try:
-            finish = self._answered()
-            answer.end(finish)
+            return self._answered(), None
         except Cancelled:
-            finish = "cancelled"
-            answer.end(finish)
+            return "cancelled", None
         except BaseException as error:
-            finish = "failed"
-            answer.end(finish, error)
-        counters.add(f"requests_{finish}")
-        counters.add("generated_tokens", answer.report.generated_tokens)
+            _forget_locals(error)
+            return "failed", error
 
     def _answered(self) -> Finish:
         ids, vectors = self._prompt()
@@ -142,7 +139,7 @@ class Course:
             self._answer.report.picture_tokens = len(vectors)
         self._answer.report.prompt_tokens = len(ids)
         if (total := len(ids) + request.max_new_tokens) > route.max_tokens:
-            raise ValueError(
+            raise TooLong(
                 f"the prompt has {len(ids)} tokens, pictures included, and max_new_tokens is {request.max_new_tokens}: "
                 f"{total} in all; there is room for {route.max_tokens}"
             )
@@ -168,22 +165,23 @@ class Course:
         """Do a job on some worker of a pool and give back its last event; tokens go to the answer as they come."""
         answer, pool, affinity = self._answer, self._route.pools[name], self._route.affinity.get(name)
         prefer = None if keys is None else affinity.find(keys)
+        # The last worker that may be lost with a request is lost with no other: one that kills workers ends alone.
+        alone = 0 < self._lost == self._route.attempts - 1
         began = answer.age_s
-        answer.on_cancel(pool.wake)
-        with pool.lease(prefer, lambda: answer.cancelled) as member:
+        with (
+            answer.cancelling(pool.wake),
+            pool.lease(prefer, lambda: answer.cancelled, alone) as member,
+        ):
             if member is None:
                 raise Cancelled
             entered, outcome = answer.age_s, "failed"
-            answer.on_cancel(lambda: member.worker.cancel(job.id))
             try:
-                with closing(member.worker.run(job)) as events:
-                    for event in events:
-                        self._note(name, event)
+                end = self._do(name, member, job)
                 pool.done()
                 outcome = "cancelled" if answer.cancelled else "done"
                 if keys is not None:
                     affinity.note(keys, member.name)
-                return event
+                return end
             except WorkerLost as error:
                 outcome = "lost"
                 pool.lost(member, str(error))
@@ -192,6 +190,20 @@ class Course:
                 left = answer.age_s
                 stage = Stage(name, member.name, began, entered - began, left - entered, outcome)
                 answer.report.stages.append(stage)
+
+    def _do(self, name: PoolName, member: Member, job: Job) -> Encoded | Ended:
+        answer, worker, end = self._answer, member.worker, None
+        with answer.cancelling(lambda: worker.cancel(job.id)), closing(worker.run(job)) as events:
+            for event in events:
+                self._note(name, event)
+                if answer.cancelled:
+                    # That may have been before the worker knew of the job.
+                    worker.cancel(job.id)
+                if isinstance(event, (Encoded, Ended)):
+                    end = event
+        if end is None:
+            raise WorkerLost(f"worker {member.name} left off in the middle")
+        return end
 
     def _note(self, name: PoolName, event: Event) -> None:
         if isinstance(event, Tokens):
@@ -233,3 +245,10 @@ class Course:
     @staticmethod
     def _id() -> str:
         return f"job-{next(_numbers)}"
+
+
+def _forget_locals(error: BaseException | None) -> None:
+    """A traceback refers to all that its frames knew: pages that were handed over, whole engines."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

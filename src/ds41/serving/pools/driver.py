@@ -22,7 +22,6 @@ class _Job:
     enqueue: Callable[[Engine], Turn]
     events: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     turn: Turn | None = None
-    started: bool = False
     cancelled: bool = False
 
 
@@ -98,40 +97,49 @@ class EngineDriver:
 
     def _run(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._jobs or self._end is not None)
-                    if self._end is not None:
-                        return
-                    new, self._new = self._new, []
-                    jobs = list(self._jobs.values())
-                for job in new:
-                    self._begin(job)
-                for job in jobs:
-                    if job.cancelled and job.turn is not None:
-                        self.engine.cancel(job.turn)
-                self.engine.step()
-                for job in jobs:
-                    self._deliver(job)
+            while self._wait():
+                self._step()
         except BaseException as error:
             # Whatever gets past the engine's own guards has left it in a state that nobody knows.
             self._lose(WorkerLost(f"worker {self.name} failed: {type(error).__name__}: {error}"))
         finally:
-            self.engine.close()
+            # Whoever was told of a loss starts elsewhere; what this engine would store of it now is of no use there.
+            self.engine.abandon()
+
+    def _wait(self) -> bool:
+        """Wait for something to do; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._end is not None)
+            return self._end is None
+
+    def _step(self) -> None:
+        """One step of all jobs. A method of its own, so that a thread that waits refers to no job."""
+        with self._changed:
+            new, self._new = self._new, []
+            jobs = list(self._jobs.values())
+        for job in new:
+            self._begin(job)
+        for job in jobs:
+            if job.cancelled and job.turn is not None:
+                self.engine.cancel(job.turn)
+        self.engine.step()
+        for job in jobs:
+            self._deliver(job)
 
     def _begin(self, job: _Job) -> None:
         try:
             job.turn = job.enqueue(self.engine)
         except Exception as error:
             self._finish(job, Ended("failed", TurnReport(), error=error))
+        else:
+            # Before the first step, which may store what a second reading of the prompt must not find.
+            events = job.events
+            job.turn.on_start = lambda report: events.put(Started(report.hit_tokens))
 
     def _deliver(self, job: _Job) -> None:
         turn = job.turn
         if turn is None:
             return
-        if not job.started and turn.session.row is not None:
-            job.started = True
-            job.events.put(Started(turn.report.hit_tokens))
         if turn.ready:
             job.events.put(Tokens(tuple(turn.ready)))
             turn.ready.clear()

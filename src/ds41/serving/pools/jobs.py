@@ -80,7 +80,13 @@ Event = Encoded | Started | Tokens | Ended
 
 
 class Worker(Protocol):
-    """What a pool needs of a worker, wherever it runs. All methods may be called from any thread."""
+    """What a pool needs of a worker, wherever it runs. All methods may be called from any thread.
+
+    alive: whether it takes jobs, as far as is known without waiting. Once False it stays so.
+    """
+
+    @property
+    def alive(self) -> bool: ...
 
     def run(self, job: Job) -> Iterator[Event]:
         """Do a job. Leaving the iterator early cancels it.

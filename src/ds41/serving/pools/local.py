@@ -89,4 +89,5 @@ def local_cluster(
     if vision is not None:
         plans["vision"] = PoolPlan(lambda name: VisionWorker(name, vision), sizes.vision, slots=1)
     page_tokens = PageLayout.of(model.config).page_tokens if store is None else store.layout.page_tokens
-    return Cluster(model.config, plans, max_tokens=options.max_tokens, page_tokens=page_tokens, **limits)
+    tiers = {name: tier.counters for name, tier in (("store", store), ("windows", pool)) if tier is not None}
+    return Cluster(model.config, plans, max_tokens=options.max_tokens, page_tokens=page_tokens, tiers=tiers, **limits)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from operator import index
 from typing import Literal
@@ -15,6 +17,7 @@ from ds41.serving.turn import Finish, TurnReport
 
 PoolName = Literal["vision", "prefill", "decode"]
 POOLS: tuple[PoolName, ...] = ("vision", "prefill", "decode")
+_log = logging.getLogger(__name__)
 
 
 class Overloaded(RuntimeError):
@@ -23,6 +26,10 @@ class Overloaded(RuntimeError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TooLong(ValueError):
+    """Prompt and answer together are more than there is room for, pictures included."""
 
 
 class WorkerLost(RuntimeError):
@@ -55,6 +62,9 @@ class Request:
     stop_ids: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
+        # Whoever made the lists may change them.
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "pictures", tuple(self.pictures))
         check_sampling(self.temperature, self.top_p, self.seed)
         if not isinstance(self.tenant, str):
             raise TypeError(f"tenant is {self.tenant!r}; expected a string")
@@ -164,9 +174,13 @@ class Answer(Iterator[int]):
         return taken
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` now, and whenever tokens or the end have come, in the thread that brings them."""
+        """Call ``wake`` now, and whenever tokens or the end have come, in the thread that brings them.
+
+        It must not wait for this answer. One that raises is logged and not called again.
+        """
         with self._changed:
-            self._listeners.append(wake)
+            if not self._ended:
+                self._listeners.append(wake)
         wake()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -187,12 +201,25 @@ class Answer(Iterator[int]):
     # What follows is for the pools.
 
     def on_cancel(self, cancel: Callable[[], None]) -> None:
-        """Call ``cancel`` when the reader cancels; at once if that has happened."""
+        """Call ``cancel`` when the reader cancels, unless the answer has ended; at once if that has happened."""
         with self._changed:
+            if self._ended:
+                return
             self._cancellers.append(cancel)
             if not self._cancelled:
                 return
         cancel()
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """:meth:`on_cancel` for the length of a block: nothing that ``cancel`` refers to is kept after it."""
+        self.on_cancel(cancel)
+        try:
+            yield
+        finally:
+            with self._changed:
+                if cancel in self._cancellers:
+                    self._cancellers.remove(cancel)
 
     def add(self, tokens: Sequence[int]) -> None:
         """Give out tokens."""
@@ -202,18 +229,34 @@ class Answer(Iterator[int]):
                 self.report.generated_tokens += len(tokens)
                 if self.report.first_token_s is None:
                     self.report.first_token_s = self.age_s
-            self._wake()
+                self._changed.notify_all()
+            self.tell_listeners()
 
     def end(self, finish: Finish, error: BaseException | None = None) -> None:
         """Nothing more will come."""
+        self.end_silently(finish, error)
+        self.tell_listeners()
+
+    def end_silently(self, finish: Finish, error: BaseException | None = None) -> None:
+        """:meth:`end` for who holds a lock: calls nobody. :meth:`tell_listeners` has to follow."""
         with self._changed:
             self.report.finish, self.report.seconds, self._error = finish, self.age_s, error
             self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._changed:
+            self._cancellers.clear()
             self._changed.notify_all()
+
+    def tell_listeners(self) -> None:
+        """Call those who listen; none of them can harm the answer."""
+        with self._changed:
             listeners = list(self._listeners)
         for wake in listeners:
-            wake()
+            try:
+                wake()
+            except Exception:
+                _log.exception("a listener of an answer raised; it is not called again")
+                with self._changed:
+                    if wake in self._listeners:
+                        self._listeners.remove(wake)
+        with self._changed:
+            if self._ended:
+                self._listeners.clear()

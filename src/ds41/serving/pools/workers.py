@@ -25,6 +25,10 @@ class VisionWorker:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def alive(self) -> bool:
+        return not self._closed
+
     @torch.no_grad()
     def run(self, job: VisionJob) -> Iterator[Event]:
         """Give out one :class:`Encoded`.
@@ -60,6 +64,10 @@ class PrefillWorker:
     def __init__(self, name: str, engine: Engine) -> None:
         self.name, self._driver = name, EngineDriver(engine, name)
 
+    @property
+    def alive(self) -> bool:
+        return self._driver.alive
+
     def run(self, job: PrefillJob) -> Iterator[Event]:
         """Read a prompt; the last event brings the handover, unless the answer ends with its first token."""
 
@@ -87,6 +95,10 @@ class DecodeWorker:
 
     def __init__(self, name: str, engine: Engine, fetch: Fetch = lambda chunk: chunk) -> None:
         self.name, self._fetch, self._driver = name, fetch, EngineDriver(engine, name)
+
+    @property
+    def alive(self) -> bool:
+        return self._driver.alive
 
     def run(self, job: DecodeJob) -> Iterator[Event]:
         """Answer; tokens that were given out before do not come again."""
