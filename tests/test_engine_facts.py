@@ -6,6 +6,7 @@ from ds41 import ModelConfig, weights
 from ds41.counterfactuals import engines
 from ds41.deployment import spread
 from ds41.engine_facts import facts, flags, live_cost, live_use, recorded_logs, stored_by_engines
+from ds41.engine_logs import read_lines
 from ds41.engine_storages import stored_ways
 from ds41.systems import system
 
@@ -39,6 +40,8 @@ def test_recorded_logs_name_systems():
     for log in recorded_logs().values():
         assert system(log.model).key == log.model
         assert log.read().tokens is not None
+        # What the lines say counts; the source fills in the rest.
+        assert {**read_lines(log.lines).found(), **log.known} == log.read().found(), log.key
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,10 @@ def test_the_loaded_weights_of_a_real_server():
     assert 1.0 < loaded["weights_gib"] / (held.nbytes / 2**30) < 1.06
     tables = loaded["tables"] * loaded["gpus"] * loaded["engram_gib"]
     assert tables == pytest.approx(weights.engram_table(FLASH).nbytes / 2**30, abs=0.1)
+
+
+def test_the_recipes_memory_is_the_checkpoint_with_headroom():
+    assert facts()["recipe"]["gigabytes"] / facts()["checkpoint"]["gigabytes"] == pytest.approx(1.2, rel=0.005)
 
 
 def test_the_files_of_the_released_checkpoint():

@@ -4,7 +4,9 @@ Lines that are not from ``data/engine_logs.json`` are synthetic, written here to
 """
 
 import gzip
+import io
 import json
+import os
 import random
 import tracemalloc
 from importlib import resources
@@ -154,6 +156,27 @@ def test_a_long_log_is_streamed(tmp_path):
     assert log.tokens.smallest == 9_092_381
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_pipe_is_read_once(pack):
+    reading, writing = os.pipe()
+    with open(writing, "wb") as file:
+        file.write(pack("\n".join(H100).encode()))
+    try:
+        assert read_log(f"/dev/fd/{reading}").found() == read_lines(H100).found()
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_dash_is_standard_input(monkeypatch, pack):
+    given = io.BufferedReader(io.BytesIO(pack("\n".join(H100).encode())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(given))
+    assert read_log("-").found() == read_lines(H100).found()
+    assert not given.closed
+    with pytest.raises(LogError, match="standard input is empty"):
+        read_log("-")
+
+
 def test_a_truncated_log_keeps_what_was_whole(tmp_path):
     text = "\n".join(H100)
     cut = text.index("9,092,381") + 3
@@ -218,7 +241,8 @@ def test_drafts_are_noticed(line, method):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "none of 0 lines"),
+        (b"", r"engine\.log is empty; expected the start-up log"),
+        (gzip.compress(b""), r"engine\.log is empty"),
         (b"hello\nworld\n", "none of 2 lines"),
         (random.Random(0).randbytes(50_000), "tells of a KV cache"),
         (b"\x1f\x8bnot gzip", "cannot read log"),

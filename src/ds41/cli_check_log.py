@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ds41.config import ConfigError, ModelConfig
 
 if TYPE_CHECKING:
     from ds41.engine_check import LogCheck, Prediction
+    from ds41.engine_facts import RecordedLog
+    from ds41.engine_logs import EngineLog
 
 SCHEMA = "ds41.check-log/1"
 _GIB = 2**30
@@ -26,10 +29,21 @@ def add_check_log_command(commands: argparse._SubParsersAction) -> None:
         "GiB are powers of 1024. Storages: published, fp4-fp8keys, mxfp8, mxfp8-fp8keys, v4, v4-fp8keys, fp8, "
         "fp8-plain, fp4, bf16; which of them a model has, an error tells.",
     )
-    check.add_argument("log", metavar="FILE", help="the log, plain or gzip")
+    check.add_argument("log", metavar="FILE", nargs="?", help="the log, plain or gzip; - for standard input")
+    check.add_argument(
+        "--recorded",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="instead of FILE: a log that somebody published, by its key; without KEY, list them",
+    )
     model = check.add_mutually_exclusive_group()
-    model.add_argument("--config", metavar="config.json", help="a configuration of this model's family")
-    model.add_argument("--model", metavar="NAME", help="the model, where the log does not name it: qwen3-8b, ...")
+    model.add_argument("--config", metavar="config.json", help="a configuration of DeepSeek-V4.1's family")
+    model.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the model, where the log does not name it: qwen3-8b, ...; an unknown name lists all",
+    )
     check.add_argument("--storage", metavar="NAME", help="the storage to predict with (default: what the log names)")
     check.add_argument(
         "--tensor-parallel", type=int, metavar="N", help="GPUs that share a copy of the model, where the log is silent"
@@ -44,16 +58,18 @@ def add_check_log_command(commands: argparse._SubParsersAction) -> None:
 def _check_log(options: argparse.Namespace) -> int:
     # Imported here: --help and errors of usage should not wait for the ledger.
     from ds41.engine_check import check_log, system_of
-    from ds41.engine_logs import read_log
+    from ds41.engine_facts import recorded_logs
 
+    if options.recorded == "" and options.log is None:
+        print(recorded_list(recorded_logs().values(), as_json=options.json))
+        return 0
     try:
-        log = read_log(options.log)
-        if options.tensor_parallel is not None and options.tensor_parallel < 1:
-            raise ValueError(f"--tensor-parallel is {options.tensor_parallel}; expected 1 or more")
+        log, recorded = _read(options)
+        _check_numbers(options)
         if options.config is not None:
             model = ModelConfig.from_json(options.config)
         else:
-            model = system_of(options.model or log.model)
+            model = system_of(options.model or (recorded.model if recorded else log.model))
         check = check_log(
             log,
             model,
@@ -66,8 +82,45 @@ def _check_log(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"ds41: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(check_report(check, options.log), indent=2) if options.json else check_text(check))
+    if options.json:
+        print(json.dumps(check_report(check, recorded.source if recorded else options.log), indent=2))
+    else:
+        print(check_text(check))
+        if recorded:
+            print(f"recorded    {recorded.wording}: {recorded.source}\n            {recorded.note}")
     return 0 if check.holds else 1
+
+
+def _read(options: argparse.Namespace) -> tuple[EngineLog, RecordedLog | None]:
+    from ds41.engine_facts import recorded_logs
+    from ds41.engine_logs import read_log
+
+    if (options.log is None) == (options.recorded is None):
+        given = "neither is given" if options.log is None else f"both {options.log} and --recorded are"
+        raise ValueError(f"expected either FILE or --recorded [KEY]; {given}")
+    if options.recorded is None:
+        return read_log(options.log), None
+    recorded = recorded_logs().get(options.recorded)
+    if recorded is None:
+        raise ValueError(f"--recorded is {options.recorded!r}; expected one of {', '.join(recorded_logs())}")
+    return recorded.read(), recorded
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    if options.tensor_parallel is not None and options.tensor_parallel < 1:
+        raise ValueError(f"--tensor-parallel is {options.tensor_parallel}; expected 1 or more")
+    if not options.tolerance > 0:
+        raise ValueError(f"--tolerance is {options.tolerance:g}; expected more than zero")
+
+
+def recorded_list(logs: Iterable[RecordedLog], *, as_json: bool = False) -> str:
+    """The recorded logs by key and title; with their sources and notes as a JSON object."""
+    if as_json:
+        names = ("key", "title", "model", "known", "wording", "source", "note")
+        return json.dumps({"recorded": [{name: getattr(log, name) for name in names} for log in logs]}, indent=2)
+    rows = [(log.key, log.title) for log in logs]
+    width = max(len(key) for key, _ in rows)
+    return "\n".join(f"{key:{width}}  {title}" for key, title in rows)
 
 
 def check_report(check: LogCheck, origin: str) -> dict:

@@ -145,12 +145,15 @@ def system_of(model: str | None) -> System:
     if model is None:
         raise LogError(
             "no line names the model; expected 'non-default args: {... 'model': ...}' or \"with config: model=...\". "
-            "Say which it is: --model deepseek-v4.1-flash, or --config config.json"
+            "Say which it is: --model NAME, or --config config.json"
         )
     name = _plain(model.rstrip("/").rsplit("/", 1)[-1])
     fitting = [key for key in systems() if f"{name}-".startswith(f"{_plain(key)}-")]
     if not fitting:
-        raise LogError(f"the model {model!r} is none of {', '.join(systems())}; give its --config config.json")
+        raise LogError(
+            f"the model {model!r} is none of {', '.join(systems())}; "
+            "of DeepSeek-V4.1's family, --config config.json says what it is"
+        )
     return systems()[max(fitting, key=len)]
 
 

@@ -6,7 +6,8 @@ Data with sources in ``data/engines.json`` and ``data/engine_logs.json``; bytes 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
@@ -20,7 +21,11 @@ from ds41.systems import system
 
 @dataclass(frozen=True)
 class RecordedLog:
-    """Lines of a start-up log that somebody published. wording: "as logged" or "quoted"; model: a system's key."""
+    """Lines of a start-up log that somebody published.
+
+    wording: "as logged" or "quoted". model: a system's key. known: fields of :class:`ds41.engine_logs.EngineLog` that
+    the source tells and its lines do not.
+    """
 
     key: str
     title: str
@@ -29,9 +34,12 @@ class RecordedLog:
     wording: str
     note: str
     lines: tuple[str, ...]
+    known: Mapping[str, object] = field(default_factory=dict)
 
     def read(self) -> EngineLog:
-        return read_lines(self.lines)
+        """What the lines say, and what the source says where they are silent."""
+        log = read_lines(self.lines)
+        return replace(log, **{name: value for name, value in self.known.items() if name not in log.found()})
 
     def check(self, storage: str | None = None) -> LogCheck:
         """:func:`ds41.engine_check.check_log` with the model that the source names."""

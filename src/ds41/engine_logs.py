@@ -14,9 +14,12 @@ import codecs
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
 
 from ds41.engine_log_lines import ARGUMENT_LINE, ARGUMENTS, INTERESTING, LINES, RANK, START, clean
@@ -91,26 +94,32 @@ class _Start:
 
 
 def read_log(path: str | Path) -> EngineLog:
-    """Read a log file, plain or gzip.
+    """Read a log file, plain or gzip; ``-`` is standard input.
 
     Raises:
-        LogError: it cannot be read, or nothing in it is a line that an engine prints about its cache.
+        LogError: it cannot be read, is empty, or nothing in it is a line that an engine prints about its cache.
     """
-    path = Path(path)
+    name = "standard input" if str(path) == "-" else str(path)
     try:
-        with path.open("rb") as raw:
-            head = raw.read(2)
-        with gzip.open(path, "rb") if head == b"\x1f\x8b" else path.open("rb") as file:
-            log = read_lines(_texts(file))
+        with _opened(path) as raw:
+            # Peeked at and not opened twice: a pipe gives its bytes once.
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            log = read_lines(_texts(gzip.GzipFile(fileobj=raw) if packed else raw))
     except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"cannot read log {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise LogError(f"cannot read log {name}: {getattr(error, 'strerror', None) or error}") from error
+    if not log.lines:
+        raise LogError(f"{name} is empty; expected the start-up log of vLLM or SGLang")
     if log.tokens is None and log.available is None:
         raise LogError(
-            f"{path}: none of {log.lines:,} lines tells of a KV cache; expected for example "
+            f"{name}: none of {log.lines:,} lines tells of a KV cache; expected for example "
             f"'Available KV cache memory: 52.35 GiB' and 'GPU KV cache size: 1,234,567 tokens' (vLLM), or "
             f"'KV Cache is allocated. #tokens: 442750, K size: 27.02 GB, V size: 27.02 GB' (SGLang)"
         )
     return log
+
+
+def _opened(path: str | Path) -> AbstractContextManager[BufferedReader]:
+    return nullcontext(sys.stdin.buffer) if str(path) == "-" else Path(path).open("rb")
 
 
 def read_lines(lines: Iterable[str]) -> EngineLog:
