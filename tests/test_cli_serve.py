@@ -1,5 +1,8 @@
 """``ds41 serve`` as a user meets it: a process that answers the official client, its options, its end."""
 
+import argparse
+import errno
+import os
 import re
 import signal
 import socket
@@ -11,10 +14,14 @@ import openai
 import pytest
 import torch
 
-from ds41 import generate
+from ds41 import ModelConfig, generate
+from ds41.cache import PageLayout
 from ds41.chat_format import Message, Turns
 from ds41.checkpoint import load_checkpoint
 from ds41.cli import main
+from ds41.cli_serve import drain_line
+from ds41.cli_tiers import store_folder
+from ds41.serving import StoreError
 from ds41.tokenizer import load_tokenizer
 
 FOLDER = str(golden_io.FOLDER / "tinyC")
@@ -92,9 +99,11 @@ def test_a_process_answers_as_the_model_does_and_ends_in_order(keys, tmp_path):
     finally:
         served.process.kill()
     assert (status, out) == (0, "")
-    exposed, blind = err.splitlines()
+    exposed, blind, *draining = err.splitlines()
     assert re.fullmatch(r"ds41: \S+keys holds keys and others may read or change it; chmod 600 it", exposed)
     assert re.fullmatch(r"ds41: pictures are refused: \S+ holds no vision part", blind)
+    # The stream may have been computed to its end before the signal came.
+    assert draining in ([], ["ds41: 1 answer is running and has 20 s; interrupt again to end it now"])
     assert not any(secret in served.line + err for secret in SECRETS.values())
 
 
@@ -109,6 +118,7 @@ def _picture() -> dict:
         ((), "serve takes FOLDER or --preset NAME; it was given neither"),
         ((FOLDER, "--preset", "nano"), "it was given both"),
         (("/no/such/folder",), "/no/such/folder is not a folder"),
+        ((FOLDER, "--store", "/proc/none"), "/proc/none cannot be the store's folder: No such file"),
         ((FOLDER, "--host", "0.0.0.0"), "host '0.0.0.0' can be reached from other machines; give --api-keys FILE"),
         ((FOLDER, "--host", "::"), "can be reached from other machines"),
         ((FOLDER, "--host", ""), "can be reached from other machines"),
@@ -148,3 +158,36 @@ def test_a_port_that_is_taken_is_told_before_the_weights_are_read(capsys):
         port = taken.getsockname()[1]
         assert main(["serve", "/no/such/folder", "--port", str(port)]) == 2
     assert f"nothing can listen on 127.0.0.1, port {port}: Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("running", "seconds", "line"),
+    [
+        (0, 30.0, ""),
+        (1, 0.0, ""),
+        (1, 30.0, "ds41: 1 answer is running and has 30 s; interrupt again to end it now\n"),
+        (2, 0.5, "ds41: 2 answers are running and have 0.5 s; interrupt again to end them now\n"),
+    ],
+)
+def test_who_interrupts_hears_what_still_runs(running, seconds, line):
+    assert drain_line(running, seconds) == line
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_store_that_cannot_be_written_is_told_in_words(monkeypatch, tmp_path, given):
+    def denied(**options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    options = argparse.Namespace(store=str(tmp_path) if given else None)
+    hint = "" if given else "; give --store FOLDER or --no-store"
+    with pytest.raises(StoreError, match=f"cannot be the store's folder: Permission denied{hint}$"):
+        store_folder(options, PageLayout.of(ModelConfig.nano()))
+
+
+@pytest.mark.parametrize("arguments", [("--port", "80000"), ("--max-running", "0"), ("--api-keys", "/no/such/file")])
+def test_errors_of_usage_do_not_wait_for_torch(arguments):
+    code = "import sys; from ds41.cli import main; status = main(sys.argv[1:]); "
+    command = [sys.executable, "-c", code + "sys.exit(3 if 'torch' in sys.modules else status)", "serve", FOLDER]
+    assert subprocess.run([*command, *arguments], capture_output=True, timeout=60).returncode == 2

@@ -6,7 +6,7 @@ import argparse
 import socket
 import sys
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,16 +33,19 @@ def add_serve_command(commands: argparse._SubParsersAction) -> None:
         "/metrics. The vision encoder, prefill and decode are pools of workers; prefixes of conversations are found "
         "again for the tenant whose key a request has. The model is a checkpoint folder in the official format, or a "
         "preset.",
-        epilog="Without --api-keys it listens only where nobody but this machine comes in. An interrupt, or the "
-        "signal TERM, lets running answers end and takes no more; a second one ends them. Exit status: 0 after that; "
-        "2 if something could not be used.",
+        epilog="Pictures stand in the messages of /v1/chat/completions, as image_url parts with data: URLs; "
+        "/v1/completions takes texts and token ids. A request without max_tokens gets up to 16 tokens from "
+        "/v1/completions, as from OpenAI's, and up to --max-answer-tokens from /v1/chat/completions. Without "
+        "--api-keys it listens only where nobody but this machine comes in. An interrupt, or the signal TERM, lets "
+        "running answers end and takes no more; a second one ends them. Exit status: 0 after that; 2 if something "
+        "could not be used.",
     )
     serve.add_argument("folder", nargs="?", metavar="FOLDER", help="checkpoint folder (none with --preset)")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     serve.add_argument(
-        "--api-keys", metavar="FILE", help="keys that are let in: lines of TENANT SECRET, or JSON. A tenant finds "
-        "only prefixes of its own"
+        "--api-keys", metavar="FILE", help="keys that are let in: lines of TENANT SECRET (16 or more characters), "
+        "# before a comment, or JSON. A tenant finds only prefixes of its own"
     )  # fmt: skip
     serve.add_argument("--model-name", metavar="NAME", help="what clients call the model (default: as it is given)")
     serve.add_argument(
@@ -84,10 +87,27 @@ def add_serve_command(commands: argparse._SubParsersAction) -> None:
             f"--max-{bound.name.replace('_', '-')}", dest=f"limit_{bound.name}", type=_NUMBERS[unit],
             default=bound.default, metavar="N", help=f"{words} (default: {bound.default:,})"
         )  # fmt: skip
-    serve.set_defaults(run=lambda options: run_command(lambda: _serve(options)))
+    serve.set_defaults(run=_run)
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
+    # What needs no torch, which takes seconds to import, is refused before run_command imports it.
+    try:
+        _check(options)
+        limits = Limits(**{bound.name: getattr(options, f"limit_{bound.name}") for bound in fields(Limits)})
+        keys = read_keys(options.api_keys)
+        sock = bind(options.host, options.port, guarded=keys is not None)
+        if options.folder is not None and not Path(options.folder).is_dir():
+            sock.close()
+            raise ValueError(f"{options.folder} is not a folder; expected a checkpoint's")
+    except ValueError as error:
+        print(f"ds41: {error}", file=sys.stderr)
+        return 2
+    with sock:
+        return run_command(lambda: _serve(options, limits, keys, sock))
+
+
+def _serve(options: argparse.Namespace, limits: Limits, keys: ApiKeys | None, sock: socket.socket) -> int:
     # Imported here: --help and errors of usage should not wait for torch.
     import asyncio
 
@@ -100,13 +120,8 @@ def _serve(options: argparse.Namespace) -> int:
 
     from ds41 import environment
 
-    _check(options)
-    limits = Limits(**{bound.name: getattr(options, f"limit_{bound.name}") for bound in fields(Limits)})
-    keys = read_keys(options.api_keys)
     name = options.model_name or options.preset or Path(options.folder).resolve().name
     with ExitStack() as stack:
-        # Before the weights: that the port is taken should be said at once.
-        sock = stack.enter_context(bind(options.host, options.port, guarded=keys is not None))
         found = environment.prepare(options.device)
         backend, tokenizer = stack.enter_context(build_backend(options, found))
 
@@ -115,10 +130,26 @@ def _serve(options: argparse.Namespace) -> int:
                 print(f"ds41: {_url(sock)}/v1 answers for model {name}, {_guests(keys)}", flush=True)
 
             service = Service(backend, tokenizer, name, keys, limits)
-            await serve(service, sock, options.drain, ready, (signal.SIGINT, signal.SIGTERM))
+
+            def draining(running: int) -> None:
+                # Whoever interrupts may have closed the terminal; the answers end in order all the same.
+                with suppress(OSError):
+                    print(drain_line(running, options.drain), end="", file=sys.stderr, flush=True)
+
+            await serve(service, sock, options.drain, ready, (signal.SIGINT, signal.SIGTERM), draining)
 
         asyncio.run(run())
     return 0
+
+
+def drain_line(running: int, seconds: float) -> str:
+    """What to say to whoever stops the server while answers run; nothing where it ends at once."""
+    if not running or not seconds:
+        return ""
+    have, them = (
+        ("1 answer is running and has", "it") if running == 1 else (f"{running} answers are running and have", "them")
+    )
+    return f"ds41: {have} {seconds:g} s; interrupt again to end {them} now\n"
 
 
 def read_keys(path: str | None) -> ApiKeys | None:

@@ -62,9 +62,10 @@ def store_folder(options: argparse.Namespace, layout: PageLayout) -> Path:
     It is made where there is none, for nobody else to read.
 
     Raises:
-        StoreError: it cannot be made.
+        StoreError: it cannot be made, or nothing can be written there.
     """
     import hashlib
+    import tempfile
 
     from ds41.serving import StoreError
 
@@ -76,8 +77,11 @@ def store_folder(options: argparse.Namespace, layout: PageLayout) -> Path:
     try:
         # What is said in a conversation is nobody else's business.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        raise StoreError(f"{folder} cannot be the store's folder: {error.strerror or error}") from error
+        other = "" if options.store is not None else "; give --store FOLDER or --no-store"
+        raise StoreError(f"{folder} cannot be the store's folder: {error.strerror or error}{other}") from error
     return folder
 
 

@@ -31,7 +31,7 @@ def from_os_error(error: OSError, path: Path) -> StoreError:
     """A full disk or any other failure of a file."""
     if error.errno in _NO_SPACE:
         return StoreFull(f"no room on the disk for {path} ({error.strerror}); free some, or give a smaller budget")
-    return StoreError(f"{path} cannot be used: {error}")
+    return StoreError(f"{path} cannot be used: {error.strerror or error}")
 
 
 def from_database_error(error: Exception, folder: Path) -> StoreError:

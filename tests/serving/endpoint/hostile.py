@@ -309,6 +309,8 @@ def _prompts() -> list[Case]:
     }  # fmt: skip
     return [
         *(_bad(f"a prompt of {name}", _text(value), "prompt", path=_TEXT) for name, value in wrong.items()),
+        _bad("three texts", _text(["a", "b", "c"]), "prompt holds several texts; expected one text, or", path=_TEXT),
+        _bad("several lists", _text([[1], [2], [3]]), "prompt holds several lists of token ids", path=_TEXT),
         _bad("messages for a text", chat(), "prompt is missing", path=_TEXT),
         _bad("a prompt for a chat", _text("Hi"), "messages is missing"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,7 +44,11 @@ class Running:
 
 @contextmanager
 def running(
-    backend: ScriptedBackend, keys: ApiKeys | None = None, limits: Limits | None = None, drain_s: float = 5.0
+    backend: ScriptedBackend,
+    keys: ApiKeys | None = None,
+    limits: Limits | None = None,
+    drain_s: float = 5.0,
+    draining: Callable[[int], None] | None = None,
 ) -> Iterator[Running]:
     """Serve while the context lasts."""
     sock = socket.create_server(("127.0.0.1", 0))
@@ -58,7 +62,7 @@ def running(
             found.extend((service, stop))
             ready.set()
 
-        await serve(service, sock, drain_s, began)
+        await serve(service, sock, drain_s, began, draining=draining)
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()

@@ -138,6 +138,24 @@ def test_completions_of_text_and_of_ids(client, backend):
     assert [request.ids for request in backend.requests] == [(CONFIG.bos_token_id, *ids("def f():")), (0, 20, 21)]
 
 
+def test_completions_without_a_number_have_sixteen_tokens(client, backend):
+    backend.script = Script.of("y" * 40)
+    answer = client.completions.create(model=MODEL, prompt="x")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("y" * 16, "length")
+    assert client.completions.create(model=MODEL, prompt="x", max_tokens=30).choices[0].text == "y" * 30
+    # Where less room is left, that.
+    client.completions.create(model=MODEL, prompt="x" * (backend.max_tokens - 6))
+    assert [request.max_new_tokens for request in backend.requests] == [16, 30, 5]
+
+
+def test_zero_is_zero_however_it_is_written(client, backend):
+    ask(client, frequency_penalty=0, presence_penalty=0.0)
+    with pytest.raises(openai.BadRequestError, match=r"frequency_penalty is not supported; expected nothing or 0$"):
+        ask(client, frequency_penalty=0.5)
+    with pytest.raises(openai.BadRequestError, match="logprobs is not supported; expected nothing or false"):
+        ask(client, extra_body={"logprobs": 0.0})
+
+
 def test_a_conversation_that_goes_on_begins_as_it_did(client, backend):
     backend.script = lambda request: Script.of(" Sure: it is 42.")
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it?"}]

@@ -1,5 +1,6 @@
-"""The endpoint's server as connections meet it: clients that leave, stall or stay too long, and its orderly end."""
+"""The endpoint's server as connections meet it: clients that leave, stall or stay too long."""
 
+import asyncio
 import json
 import re
 import socket
@@ -8,41 +9,12 @@ import threading
 import time
 
 import pytest
-from hostile import Case, Target, chat, play, request_bytes
+from bare_requests import KEY, SLOW, ask, get, opened, rest
 from running_endpoint import running
 from scripted_backend import Script, ScriptedBackend, ids, until
 
 from ds41.serving.endpoint.api_keys import ApiKeys
 from ds41.serving.endpoint.limits import Limits
-
-KEY = "ann-secret-0123456789"
-SLOW = Script(tokens=tuple(ids("x" * 1500)), pause_s=0.01)
-
-
-def target(server) -> Target:
-    return Target("127.0.0.1", server.port, KEY, KEY)
-
-
-def ask(server, seconds: float = 10.0, path: str = "/v1/chat/completions", method: str = "POST", headers=(), **fields):
-    body = chat(**{"max_tokens": 1500, **fields}) if method == "POST" else None
-    return play(Case("", (), body, path=path, method=method, headers=dict(headers)), target(server), seconds)
-
-
-def get(server, path: str, **options):
-    return ask(server, path=path, method="GET", **options)
-
-
-def opened(server, receive_buffer: int | None = None, **fields) -> socket.socket:
-    """A connection with a request on its way."""
-    line = server.connect(receive_buffer=receive_buffer)
-    line.sendall(request_bytes(Case("", (), chat(**{"max_tokens": 1500, **fields})), target(server)))
-    return line
-
-
-def rest(line: socket.socket) -> bytes:
-    with line:
-        pieces = iter(lambda: line.recv(2**16), b"")
-        return b"".join(pieces)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -112,12 +84,29 @@ def test_more_than_the_server_may_run_is_refused_whoever_asks():
         assert until(lambda: backend.answers)
         other = ask(server, headers={"Authorization": "Bearer bob-secret-0123456789"})
         assert (other.status, other.error["code"]) == (429, "rate_limit_exceeded")
-        assert other.error["message"] == "1 requests of the server are running; expected fewer than 1"
+        assert other.error["message"] == "the server has 1 request running; expected fewer than 1"
         # A key that is nobody's learns nothing of that.
         assert ask(server, headers={"Authorization": "Bearer 0123456789abcdef"}).status == 401
         line.close()
         backend.script = Script()
         assert until(lambda: ask(server).status == 200)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (ApiKeys([("ann", KEY)]), "this key's tenant has 1 request running; expected fewer than 1"),
+        (None, "the server has 1 request running; expected fewer than 1"),
+    ],
+    ids=["keys", "open"],
+)
+def test_more_than_a_tenant_may_run_is_told_without_a_key_where_there_is_none(keys, message):
+    backend = ScriptedBackend(SLOW)
+    with running(backend, keys, Limits(running_tenant=1)) as server:
+        line = opened(server)
+        assert until(lambda: backend.answers)
+        assert ask(server).error["message"] == message
+        line.close()
 
 
 def test_a_stream_that_nobody_reads_is_cut_off():
@@ -197,41 +186,6 @@ def test_a_quiet_stream_shows_that_it_lives():
     assert text.index("200 OK") < text.index(": waiting") < text.index('"content": "a"') < text.index("[DONE]")
 
 
-def test_draining_lets_running_answers_end_and_takes_no_more():
-    backend = ScriptedBackend(Script.of("y" * 150, pause_s=0.01))
-    with running(backend) as server:
-        whole, stream = opened(server), opened(server, stream=True)
-        assert until(lambda: len(backend.answers) == 2)
-        server.stop()
-        assert until(lambda: server.service.gate.draining)
-        refused = ask(server)
-        assert (refused.status, refused.error["message"]) == (503, "the server is shutting down")
-        health = get(server, "/health")
-        assert (health.status, json.loads(health.text)["status"]) == (503, "draining")
-        assert b"y" * 150 in rest(whole)
-        assert b"[DONE]" in rest(stream)
-        server.thread.join(5)
-        assert not server.thread.is_alive()
-    with pytest.raises(ConnectionRefusedError):
-        server.connect()
-
-
-@pytest.mark.parametrize("twice", [False, True])
-def test_what_runs_after_the_drain_ends_with_an_error(twice):
-    backend = ScriptedBackend(SLOW)
-    with running(backend, drain_s=60.0 if twice else 0.2) as server:
-        whole, stream = opened(server), opened(server, stream=True)
-        assert until(lambda: len(backend.answers) == 2 and all(one.report.generated_tokens for one in backend.answers))
-        server.stop()
-        if twice:
-            server.stop()
-        assert b"503" in rest(whole).split(b"\r\n")[0]
-        assert b'data: {"error": {"message": "the server is shutting down"' in rest(stream)
-        server.thread.join(5)
-        assert not server.thread.is_alive()
-    assert all(answer.cancelled for answer in backend.answers)
-
-
 def test_idle_connections_and_too_many_are_closed():
     limits = Limits(idle_s=0.2, header_s=1.5, connections=3)
     with running(ScriptedBackend(), limits=limits) as server:
@@ -246,6 +200,46 @@ def test_idle_connections_and_too_many_are_closed():
         with server.connect() as line:
             line.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200 OK" in line.recv(2**16)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"), [(b"\x16\x03\r\n\r\n", b"400 Bad Request"), (b"GET / HTTP/1.1\r\n", b"408 Request Timeout")]
+)
+def test_a_refused_connection_gets_a_whole_status_line(sent, status):
+    with running(ScriptedBackend(), limits=Limits(header_s=0.2)) as server:
+        line = server.connect()
+        line.sendall(sent)
+        head, _, body = rest(line).partition(b"\r\n\r\n")
+        assert head.split(b"\r\n")[0] == b"HTTP/1.1 " + status
+        assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_client_that_resets_while_it_is_refused_leaves_no_traceback(monkeypatch, caplog):
+    ended, lines = [], []
+    transports = asyncio.selector_events._SelectorSocketTransport
+    write_eof, abort = transports.write_eof, transports.abort
+
+    def late(transport):
+        # The client resets after all has been written and before the end is announced.
+        lines[0].close()
+        try:
+            write_eof(transport)
+        except OSError as error:
+            ended.append(error)
+            raise
+
+    monkeypatch.setattr(transports, "write_eof", late)
+    monkeypatch.setattr(transports, "abort", lambda transport: (ended.append("aborted"), abort(transport)))
+    monkeypatch.setattr("ds41.serving.endpoint.server._LINGER_S", 0.1)
+    with running(ScriptedBackend(), limits=Limits(header_s=0.2)) as server:
+        lines.append(server.connect())
+        lines[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        lines[0].sendall(b"POST / HTTP/1.1\r\n")
+        assert until(lambda: "aborted" in ended)
+        assert isinstance(ended[0], OSError)
+        assert get(server, "/health").status == 200
+    assert "Traceback" not in caplog.text
+    assert not caplog.records
 
 
 def _is_closed(line: socket.socket) -> bool:

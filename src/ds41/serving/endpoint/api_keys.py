@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", re.ASCII)
@@ -22,16 +22,17 @@ class ApiKeys:
 
     Args:
         keys: tenant and secret. A tenant may have several.
+        places: where each of them is written, for errors; "key 1", "key 2", ... without.
 
     Raises:
         ValueError: a tenant's name or a secret that is none, or a secret that two tenants have. No message shows a
             secret.
     """
 
-    def __init__(self, keys: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, keys: Iterable[tuple[str, str]], places: Sequence[str] | None = None) -> None:
         self._tenants: dict[bytes, str] = {}
-        for number, (tenant, secret) in enumerate(keys, 1):
-            self._add(f"key {number}", tenant, secret)
+        for number, (tenant, secret) in enumerate(keys):
+            self._add(f"key {number + 1}" if places is None else places[number], tenant, secret)
         if not self._tenants:
             raise ValueError("there are no keys; expected one or more")
 
@@ -39,7 +40,7 @@ class ApiKeys:
     def read(cls, path: str | os.PathLike) -> ApiKeys:
         """Keys from a file: lines of ``TENANT SECRET``, # before a comment; or JSON, {"TENANT": "SECRET" or a list}.
 
-        A file that others may read gives a warning.
+        A secret has 16 or more printable ASCII characters and no space. A file that others may read gives a warning.
 
         Raises:
             ValueError: the file cannot be read, or holds something else.
@@ -56,7 +57,10 @@ class ApiKeys:
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             warnings.warn(f"{path} holds keys and others may read or change it; chmod 600 it", stacklevel=2)
         try:
-            return cls(_from_json(text) if text.lstrip().startswith("{") else _from_lines(text))
+            if text.lstrip().startswith("{"):
+                return cls(_from_json(text))
+            lines = _from_lines(text)
+            return cls(lines.values(), [f"line {number}" for number in lines])
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -81,29 +85,44 @@ class ApiKeys:
             raise ValueError(
                 f"{name} has no tenant; expected up to 64 letters, digits and ._@-, with a letter, digit or _ first"
             )
-        if not isinstance(secret, str) or len(secret) < _SHORTEST or not re.fullmatch(r"[!-~]+", secret):
+        if (fault := _fault(secret)) is not None:
             raise ValueError(
-                f"{name} (tenant {tenant}) has no usable secret; expected {_SHORTEST} or more printable ASCII "
+                f"{name} (tenant {tenant}): the secret {fault}; expected {_SHORTEST} or more printable ASCII "
                 "characters without spaces"
             )
         digest = _digest(secret)
         if self._tenants.setdefault(digest, tenant) != tenant:
-            raise ValueError(f"{name} (tenant {tenant}) is also a key of {self._tenants[digest]}; expected one tenant")
+            raise ValueError(
+                f"{name} (tenant {tenant}): the secret is also one of {self._tenants[digest]}'s; expected one tenant"
+            )
 
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("ascii")).digest()
 
 
-def _from_lines(text: str) -> list[tuple[str, str]]:
-    keys = []
+def _fault(secret: object) -> str | None:
+    """Why a secret is none, in words that do not show it; None for a good one."""
+    if not isinstance(secret, str):
+        return "is no string"
+    if not re.fullmatch(r"[!-~]*", secret):
+        return "has a space or a character that is not printable ASCII"
+    if len(secret) < _SHORTEST:
+        return f"has {len(secret)} character{'' if len(secret) == 1 else 's'}"
+    return None
+
+
+def _from_lines(text: str) -> dict[int, tuple[str, str]]:
+    """Tenant and secret by the number of their line."""
+    keys = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2:
-            raise ValueError(f"line {number} has {len(words)} words; expected TENANT SECRET")
-        keys.append((words[0], words[1]))
+            count = "1 word" if len(words) == 1 else f"{len(words)} words"
+            raise ValueError(f"line {number} has {count}; expected TENANT SECRET")
+        keys[number] = (words[0], words[1])
     return keys
 
 

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 # Of a body that is refused before it has come, so much is still taken, so that its sender hears why.
 _LINGER_BYTES, _LINGER_S = 2**22, 2.0
 _TOO_LONG = "context_length_exceeded"
+# Tokens of an answer whose request names no number, as OpenAI's API has it: of chat there may be all there is room for.
+_UNASKED_TEXT_TOKENS = 16
 
 
 class Completions:
@@ -89,14 +91,13 @@ class _Exchange:
         # It may be large, and the answer may take long.
         del body
         reader = Reader(answer, self._began + self._limits.request_s, self._limits.request_s)
-        self._service.readers.add(reader)
         try:
-            text = AnswerText(self._service.tokenizer, asked.stops)
-            reply = Reply(self._send, self._kind, self._id, self._service.model_name, self._limits.unread_s)
-            await (self._stream if asked.stream else self._whole)(reader, text, reply, asked)
+            with self._service.following(reader):
+                text = AnswerText(self._service.tokenizer, asked.stops)
+                reply = Reply(self._send, self._kind, self._id, self._service.model_name, self._limits.unread_s)
+                await (self._stream if asked.stream else self._whole)(reader, text, reply, asked)
         finally:
             answer.cancel()
-            self._service.readers.discard(reader)
 
     async def _whole(self, reader: Reader, text: AnswerText, reply: Reply, asked: Asked) -> None:
         pieces = []
@@ -234,25 +235,27 @@ def _read(service: Service, kind: Kind, body: bytes, tenant: str) -> tuple[Asked
     given = fields.needed("messages" if kind == "chat" else "prompt")
     fields.refuse_rest()
     pictures: tuple[bytes, ...] = ()
+    unasked = limits.answer_tokens
     if kind == "chat":
         ids, pictures = chat_ids(service.turns, read_messages(given, limits))
     else:
         ids = completion_ids(service.turns, backend.config, given)
+        unasked = min(unasked, _UNASKED_TEXT_TOKENS)
     if len(ids) > limits.prompt_tokens:
         raise refused(None, f"the prompt has {len(ids)} tokens; expected up to {limits.prompt_tokens}", _TOO_LONG)
     return asked, Request(
         tenant=tenant,
         ids=tuple(ids),
         pictures=pictures,
-        max_new_tokens=_room(service, len(ids), len(pictures), asked.max_tokens),
+        max_new_tokens=_room(service, len(ids), len(pictures), asked.max_tokens, unasked),
         temperature=asked.temperature,
         top_p=asked.top_p,
         seed=asked.seed,
     )
 
 
-def _room(service: Service, prompt: int, pictures: int, asked: int | None) -> int:
-    """Tokens that the answer may have: those that were asked for, or all the room there is.
+def _room(service: Service, prompt: int, pictures: int, asked: int | None, unasked: int) -> int:
+    """Tokens that the answer may have: those that were asked for, or else up to ``unasked`` where there is room.
 
     How long the span of a picture is, only its decoder knows. Without a wish each counts as the longest; with one, the
     pools say whether it was too much.
@@ -264,4 +267,4 @@ def _room(service: Service, prompt: int, pictures: int, asked: int | None) -> in
     if room < (asked or 1):
         wish = "" if asked is None else f" and {asked} were asked for"
         raise refused(None, f"the prompt has {prompt} tokens{wish}; the context is of {most} in all", _TOO_LONG)
-    return min(service.limits.answer_tokens, room) if asked is None else asked
+    return min(unasked, room) if asked is None else asked

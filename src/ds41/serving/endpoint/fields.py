@@ -23,7 +23,7 @@ _ONE_WAY: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0, 0.0),
+    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "logit_bias": ({},),
@@ -32,7 +32,7 @@ _ONE_WAY: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "n": (1,),
     "prediction": (),
-    "presence_penalty": (0, 0.0),
+    "presence_penalty": (0,),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
@@ -116,8 +116,7 @@ class Fields:
             if name not in _ONE_WAY:
                 raise refused(shown(name)[1:-1], "is no field that this server knows", code="unknown_field")
             allowed = _ONE_WAY[name]
-            # As JSON, true is not 1.
-            if json.dumps(value) not in map(json.dumps, allowed):
+            if not any(_same(value, one) for one in allowed):
                 expected = " or ".join(["nothing", *map(json.dumps, allowed)])
                 raise refused(name, f"is not supported; expected {expected}", code="unsupported_field")
 
@@ -166,6 +165,13 @@ def checked_text(value: Any, name: str) -> str:
     except UnicodeEncodeError as error:
         raise refused(name, f"has half of a surrogate pair at character {error.start}") from None
     return value
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON, where 0.0 is 0 and true is not 1."""
+    if type(value) is float and type(other) is int:
+        return value == other
+    return json.dumps(value) == json.dumps(other)
 
 
 def _usage_in_stream(fields: Fields, stream: bool) -> bool:

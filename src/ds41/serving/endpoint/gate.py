@@ -14,10 +14,14 @@ from ds41.serving.endpoint.limits import Limits
 
 
 class Gate:
-    """Counts requests in an event loop; there is no queue here, what cannot run is refused."""
+    """Counts requests in an event loop; there is no queue here, what cannot run is refused.
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    Args:
+        keyed: requests have keys; without them all are of one tenant, who needs no name in errors.
+    """
+
+    def __init__(self, limits: Limits, keyed: bool = True) -> None:
+        self._limits, self._whose = limits, "this key's tenant" if keyed else "the server"
         self._tenants: Counter[str] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -37,7 +41,7 @@ class Gate:
         if self.draining:
             raise unavailable("the server is shutting down")
         self._check(self.running, self._limits.running, "the server")
-        self._check(self._tenants[tenant], self._limits.running_tenant, "this key's tenant")
+        self._check(self._tenants[tenant], self._limits.running_tenant, self._whose)
         self._tenants[tenant] += 1
         self._empty.clear()
         try:
@@ -59,7 +63,7 @@ class Gate:
         if running >= most:
             raise ApiError(
                 429,
-                f"{running} requests of {whose} are running; expected fewer than {most}",
+                f"{whose} has {running} request{'' if running == 1 else 's'} running; expected fewer than {most}",
                 kind="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after_s=1.0,

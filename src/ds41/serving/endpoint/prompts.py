@@ -55,6 +55,10 @@ def completion_ids(turns: Turns, config: ModelConfig, prompt: Any) -> list[int]:
         prompt = prompt[0]
     if isinstance(prompt, str):
         return [config.bos_token_id, *turns.text(checked_text(prompt, "prompt"))]
+    if isinstance(prompt, list) and len(prompt) > 1:
+        for kind, several in ((str, "texts"), (list, "lists of token ids")):
+            if all(isinstance(one, kind) for one in prompt):
+                raise refused("prompt", f"holds several {several}; expected one text, or token ids")
     if not isinstance(prompt, list) or not prompt:
         raise refused("prompt", f"is {shown(prompt)}; expected one string or one list of token ids")
     for place, token in enumerate(prompt):

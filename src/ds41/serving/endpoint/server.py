@@ -7,7 +7,8 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -119,11 +120,13 @@ class BoundedProtocol(H11Protocol):
         body = json.dumps(error.body()).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         lines = [(name.encode(), value.encode()) for name, value in headers.items()]
-        for event in (h11.Response(status_code=error.status, headers=lines), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event))
+        head = h11.Response(status_code=error.status, reason=HTTPStatus(error.status).phrase.encode(), headers=lines)
+        self.transport.write(b"".join(map(self.conn.send, (head, h11.Data(data=body), h11.EndOfMessage()))))
         self._refused = True
-        self.transport.write_eof()
         self._abort_later(_LINGER_S)
+        # A client that has read enough may have reset the connection, which then has no end to announce.
+        with suppress(OSError):
+            self.transport.write_eof()
 
     def _abort_later(self, seconds: float = _CLOSING_S) -> None:
         self._head_came()
@@ -164,6 +167,7 @@ async def serve(
     drain_s: float,
     ready: Callable[[Stopping], None],
     signals: tuple[signal.Signals, ...] = (),
+    draining: Callable[[int], None] | None = None,
 ) -> None:
     """Serve on a bound socket until told to stop; the socket is closed then.
 
@@ -173,6 +177,7 @@ async def serve(
     Args:
         ready: called once requests are answered, with what stops the server.
         signals: that stop it as well; only in the main thread.
+        draining: called when it is told to stop, with the number of requests that run.
 
     Raises:
         OSError: nothing can listen on the socket.
@@ -191,6 +196,8 @@ async def serve(
             ready(stopping)
             await _first(stopping.wait(), running)
             service.gate.draining = True
+            if draining is not None and not running.done():
+                draining(service.gate.running)
             await _first(service.gate.wait_empty(drain_s), stopping.wait_at_once(), running)
             service.stop_all(unavailable("the server is shutting down"))
             await service.gate.wait_empty(min(_CLOSING_S, limits.unread_s))

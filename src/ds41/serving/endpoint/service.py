@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from starlette.datastructures import Headers
@@ -64,8 +65,9 @@ class Service:
         self.backend, self.tokenizer, self.model_name = backend, tokenizer, model_name
         self.limits = Limits() if limits is None else limits
         self.turns = Turns(tokenizer, backend.config)
-        self.gate, self.meters = Gate(self.limits), Meters()
-        self.readers: set[Reader] = set()
+        self.gate, self.meters = Gate(self.limits, keyed=keys is not None), Meters()
+        self._readers: set[Reader] = set()
+        self._stopped: ApiError | None = None
         self._keys = keys
         self._threads = ThreadPoolExecutor(_PREPARED_AT_ONCE, "ds41-prepare")
         # Apart, so that the state can be asked for while all of those are busy.
@@ -103,9 +105,21 @@ class Service:
             future.add_done_callback(_cancel_answer)
             raise
 
+    @contextmanager
+    def following(self, reader: Reader) -> Iterator[None]:
+        """Let :meth:`stop_all` reach a reader, also where it came while the request was being prepared."""
+        self._readers.add(reader)
+        if self._stopped is not None:
+            reader.stop(self._stopped)
+        try:
+            yield
+        finally:
+            self._readers.discard(reader)
+
     def stop_all(self, error: ApiError) -> None:
-        """Have every running request end with ``error``."""
-        for reader in self.readers:
+        """Have every running request end with ``error``, for good."""
+        self._stopped = error
+        for reader in self._readers:
             reader.stop(error)
 
     def close(self) -> None:
