@@ -297,7 +297,7 @@ def _poison(embedding, arguments, output):
 
 TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(
-    max_examples=int(os.environ.get("DS41_EXAMPLES", "6")),
+    max_examples=int(os.environ.get("DS41_EXAMPLES", "12")),
     stateful_step_count=25,
     deadline=None,
     derandomize="DS41_EXAMPLES" not in os.environ,
