@@ -86,7 +86,11 @@ class Step:
 
     def from_position(self, starts: Sequence[int]) -> tuple[Step, torch.Tensor]:
         """The tokens at or after ``starts`` (one for each sequence), and their flat indices in this step."""
-        firsts = [max(first, start) for first, start in zip(self.firsts, starts, strict=True)]
+        # A sequence without tokens stays where it is: what lies before a later position was perhaps never written.
+        firsts = [
+            max(first, start) if count else first
+            for first, count, start in zip(self.firsts, self.counts, starts, strict=True)
+        ]
         counts = [
             max(0, first + count - kept) for first, count, kept in zip(self.firsts, self.counts, firsts, strict=True)
         ]

@@ -236,6 +236,19 @@ def test_a_dropped_stream_is_cancelled(model):
         answer(session, some_ids(4, 1))
 
 
+def test_an_empty_row_beside_a_prompt_is_not_read(model):
+    """A prompt was cancelled in it; its slots hold whatever memory held, here what decodes to NaN."""
+    with engine_of(model, rows=2, step_tokens=8) as engine:
+        sessions = [engine.open(name) for name in "ab"]
+        cancelled = sessions[0].say(some_ids(60), 5, stop_ids=())
+        beside = sessions[1].say(some_ids(WINDOW // 2, 2), 9, stop_ids=())
+        engine._steps._admit()
+        cancelled.cancel()
+        for part in engine._tiers.cache._windows.parts:
+            part.fill_(255 if part.dtype == torch.uint8 else torch.nan)
+        assert list(beside) == alone(model, some_ids(WINDOW // 2, 2), 9)
+
+
 def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
     with engine_of(model) as engine:
         sessions = [engine.open() for _ in range(3)]

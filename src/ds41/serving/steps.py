@@ -96,7 +96,7 @@ class Steps:
                 self._guarded(turn, row, self._finish, "cancelled")
                 continue
             # In the middle of a prompt: the session is as it was, and its row is not.
-            self.rows.empty(row)
+            self._empty(row)
             self._close_turn(turn, "cancelled")
 
     def drop_all(self) -> None:
@@ -105,7 +105,7 @@ class Steps:
             self.queue.remove(turn)
             self._close_turn(turn, "cancelled")
         for row, turn in list(self.rows.active.items()):
-            self.rows.empty(row)
+            self._empty(row)
             self._close_turn(turn, "cancelled")
 
     def _admit(self) -> None:
@@ -221,7 +221,7 @@ class Steps:
     def _begin_anew(self, turn: Turn, row: int, piece: list[int]) -> None:
         """A step that was left half done has overwritten this row's windows: start from the tiers, alone up to here."""
         turn.begin_anew(alone_until=self._tiers.cache.lengths[row] + len(piece))
-        self.rows.empty(row)
+        self._empty(row)
         self.counters.add("restarted")
         self.queue.put(turn, first=True)
 
@@ -257,12 +257,12 @@ class Steps:
         session.ids, session.images, session.stored = turn.ids, turn.images, turn.stored
         if finish == "handed_over":
             turn.handover = make_handover(self._tiers, turn, row)
-            self.rows.empty(row)
+            self._empty(row)
             self._close_turn(turn, finish)
             return
         if cache.stored[row] > length:
             # Ended while its last token was to be fed again: the windows are incomplete, ids and pages are not.
-            self.rows.empty(row)
+            self._empty(row)
         else:
             store_windows(self._tiers, turn, row, keys, self._decoder)
             self.rows.park(row)
@@ -270,9 +270,14 @@ class Steps:
 
     def _fail(self, turn: Turn, row: int, error: BaseException) -> None:
         turn.error = error
-        self.rows.empty(row)
+        self._empty(row)
         turn.ready.clear()
         self._close_turn(turn, "failed")
+
+    def _empty(self, row: int) -> None:
+        """Nobody has the row any more, nor how far the layers above the last source were to run in it."""
+        self._tails.set(row, {})
+        self.rows.empty(row)
 
     def _close_turn(self, turn: Turn, finish: Finish) -> None:
         turn.end(finish)
