@@ -40,6 +40,30 @@ class EngineOptions:
     short_hits: ShortHits = "recompute"
     windows: KeptWindows = "all"
 
+    def engine(
+        self,
+        model: Model,
+        store: PrefixStore | None,
+        pool: WindowPool | None,
+        rows: int,
+        fingerprint: bytes,
+        drafting: Drafting | None,
+    ) -> Engine:
+        """One engine of the cluster; arguments as :class:`ds41.serving.Engine` takes them."""
+        return Engine(
+            model,
+            store,
+            pool,
+            max_tokens=self.max_tokens,
+            rows=rows,
+            step_tokens=self.step_tokens,
+            decoder=self.decoder,
+            short_hits=self.short_hits,
+            windows=self.windows,
+            fingerprint=fingerprint,
+            drafting=drafting,
+        )
+
 
 def local_cluster(
     model: Model,
@@ -68,19 +92,7 @@ def local_cluster(
         fingerprint = model_fingerprint(model)
 
     def engine() -> Engine:
-        return Engine(
-            model,
-            store,
-            pool,
-            max_tokens=options.max_tokens,
-            rows=sizes.rows,
-            step_tokens=options.step_tokens,
-            decoder=options.decoder,
-            short_hits=options.short_hits,
-            windows=options.windows,
-            fingerprint=fingerprint,
-            drafting=None if drafting is None else drafting(),
-        )
+        return options.engine(model, store, pool, sizes.rows, fingerprint, None if drafting is None else drafting())
 
     plans: dict[PoolName, PoolPlan] = {
         "prefill": PoolPlan(lambda name: PrefillWorker(name, engine()), sizes.prefill, sizes.rows),

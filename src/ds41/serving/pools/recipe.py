@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 
+from ds41.cache import PageLayout
 from ds41.checkpoint import load_checkpoint
 from ds41.config import ModelConfig
 from ds41.dspark import Drafting, load_drafter
@@ -18,6 +19,7 @@ from ds41.serving.engine import Engine
 from ds41.serving.fingerprint import model_fingerprint
 from ds41.serving.pools.local import EngineOptions
 from ds41.serving.pools.workers import DecodeWorker, PrefillWorker, VisionWorker
+from ds41.serving.redis_windows import RedisWindowPool
 from ds41.serving.store import PrefixStore
 from ds41.serving.windows import WindowPool
 from ds41.vision import load_vision
@@ -87,28 +89,14 @@ class WorkerRecipe:
         if self.draft is not None:
             drafter = load_drafter(self.folder, self.quantization, dtype, self.device)
             drafting = Drafting(drafter.requires_grad_(False), self.draft)
-        options = self.options
-        return Engine(
-            model,
-            self._open_store(model, fingerprint),
-            self._open_windows(),
-            max_tokens=options.max_tokens,
-            rows=self.rows,
-            step_tokens=options.step_tokens,
-            decoder=options.decoder,
-            short_hits=options.short_hits,
-            windows=options.windows,
-            fingerprint=fingerprint,
-            drafting=drafting,
-        )
+        store = self._open_store(model, fingerprint)
+        return self.options.engine(model, store, self._open_windows(), self.rows, fingerprint, drafting)
 
     def _prepare(self) -> None:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
     def _open_store(self, model: Model, fingerprint: bytes) -> PrefixStore | None:
-        from ds41.cache import PageLayout
-
         if self.store is None:
             return None
         layout = PageLayout.of(model.config, self.store.page_tokens)
@@ -121,6 +109,4 @@ class WorkerRecipe:
         )
 
     def _open_windows(self) -> WindowPool | None:
-        from ds41.serving.redis_windows import RedisWindowPool
-
         return None if self.windows_url is None else RedisWindowPool(self.windows_url)
