@@ -15,7 +15,7 @@ CHECKS_READY := $(VENV)/.ready-checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab pages bench bench-peers serve clean
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages bench bench-peers serve clean
 
 help:
 	@echo "make book       execute the chapters and build the book"
@@ -24,6 +24,7 @@ help:
 	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
 	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
 	@echo "make kernels-colab  the kernel tests on Triton 3.6, as Colab has it"
+	@echo "make colab-check  every chapter on Colab's versions, first cell included (CHAPTERS=04-fp4; 5 GB once)"
 	@echo "make bench      time the formats beside other libraries, a step at a million tokens, a session's turns, the endpoint"
 	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
 	@echo "make clean      remove what was built; .venv stays"
@@ -62,7 +63,7 @@ workflows: $(CHECKS_READY)
 	$(RUN) ci/lint_workflows.py
 
 unit: $(CHECKS_READY)
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 kernels: $(BOOK_READY)
 	$(RUN) ci/compile_kernels.py
@@ -71,6 +72,10 @@ kernels: $(BOOK_READY)
 kernels-colab: $(CHECKS_READY)
 	$(RUN) -m pip install --quiet $(PIP_FLAGS) --no-deps --upgrade --target build/colab-triton triton==3.6.0 numpy==2.1.3
 	PYTHONPATH=build/colab-triton $(RUN) -m pytest -n 2 --dist loadfile tests/kernels
+
+# Each chapter in a fresh environment like Colab's, which its first cell makes ready; CHAPTERS= all, and the trials.
+colab-check: $(BOOK_READY)
+	$(RUN) ci/colab_check.py --pip-flags="$(PIP_FLAGS)" $(CHAPTERS)
 
 pages: $(CHECKS_READY)
 	$(RUN) ci/check_book.py

@@ -22,6 +22,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import torch
+from origin import origin
 from rich.console import Console
 from rich.table import Table
 from timing import in_turn, machine
@@ -185,7 +186,7 @@ def main() -> None:
     print_table(rows, f"[{arguments.rows}, {arguments.channels}] bfloat16 on {machine(device)}")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"machine": machine(device), "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({**origin(device), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

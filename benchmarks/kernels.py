@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from kernel_cases import Case, cases, differences, on_torch
-from timing import machine
+from origin import origin
 
 from ds41 import ModelConfig
 from ds41.kernel_floors import KernelFloor, kernel_floors
@@ -122,8 +122,8 @@ def main() -> int:
         print_rows(measured, f"{torch.cuda.get_device_name()}; {shape}")
         rows = [asdict(row) for row in measured]
     if options.json:
-        where = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        result = {"machine": where, "tokens": options.tokens, "batch": options.batch, "rows": rows}
+        where = origin("cuda" if torch.cuda.is_available() else "cpu")
+        result = {**where, "tokens": options.tokens, "batch": options.batch, "rows": rows}
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 0
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from origin import origin
 from rich.console import Console
 from rich.table import Table
 from timing import in_turn, machine
@@ -159,7 +160,7 @@ def main() -> int:
     print(f"peak memory of this process: {peak:,} bytes; {machine(torch.device('cpu'))}")
     if options.json:
         result = {
-            "machine": machine(torch.device("cpu")),
+            **origin("cpu"),
             "page_bytes": held,
             "peak_bytes": peak,
             "rows": [vars(row) for row in rows],

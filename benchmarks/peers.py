@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import torch
+from origin import origin
 from rich.console import Console
 from rich.table import Table
 from timing import machine
@@ -164,7 +165,7 @@ def main() -> int:
         results.append(json.loads(run.stdout.splitlines()[-1]))
     _print(results, options.tokens)
     if options.json:
-        result = {"machine": machine(torch.device("cpu")), "tokens": options.tokens, "results": results}
+        result = {**origin("cpu"), "tokens": options.tokens, "results": results}
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 0
 

@@ -36,6 +36,7 @@ from pathlib import Path
 
 import openai
 import torch
+from origin import origin
 from rich.console import Console
 from rich.table import Table
 from timing import machine
@@ -335,7 +336,7 @@ def measure(server: Server, options: argparse.Namespace) -> tuple[dict, bool]:
     if stderr:
         console.print(stderr, markup=False)
     result = {
-        "machine": machine(torch.device("cpu")),
+        **origin("cpu"),
         "options": {name: value for name, value in vars(options).items() if name != "json"},
         "seconds": seconds,
         "kinds": Counter(one.kind for one in load.done),

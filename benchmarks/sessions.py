@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from origin import origin
 from rich.console import Console
 from rich.table import Table
 from store_engines import GOAL_OVERHEAD, GOAL_RATIO, NBYTES, Ours, bytes_on_disk, measure, page_bytes
@@ -267,7 +268,7 @@ def main() -> int:
     )
     if options.json:
         result = {
-            "machine": machine(torch.device("cpu")),
+            **origin("cpu"),
             "first_token": [asdict(row) for row in rows],
             "store": [
                 {"pages_a_put": batch, "copy_MB_s": copy} | {name: getattr(row, name) for name in _SPEEDS}

@@ -21,12 +21,20 @@ import time
 from pathlib import Path
 from urllib.parse import urlparse
 
+import back_pages
 import notebook_results as results
+import page_cards
+import page_figures
+import page_head
+import page_meta
+import page_slim
+import page_styles
 import yaml
 from project import HERE, Project, ProjectError
 
 # Its package cannot be run with -m, and its script may belong to another environment.
 JUPYTER_BOOK = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
+FAULTS = (ProjectError, page_head.HeadError, page_meta.MetaError, page_styles.StyleError)
 
 
 class BuildError(Exception):
@@ -37,6 +45,11 @@ def site_address(repository_url: str) -> str:
     """Where the built book is published: the repository's pages address."""
     owner, name = urlparse(repository_url).path.strip("/").split("/")
     return f"https://{owner}.github.io/{name}/"
+
+
+def site_path(repository_url: str) -> str:
+    """The path of the built book's address, such as `/ds41/`."""
+    return urlparse(site_address(repository_url)).path
 
 
 def check_jupyter_book() -> None:
@@ -71,6 +84,7 @@ def stage(project: Project) -> Path:
     config = dict(project.config)
     config["html"] = config.get("html", {}) | {"baseurl": site_address(project.repository_url)}
     (folder / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    back_pages.fill(folder, project)
     return folder
 
 
@@ -86,6 +100,31 @@ def mend(page: str) -> str:
         page = re.sub(r"\s*<script>window\.MathJax = .*?</script>", "", page)
         page = re.sub(r'\s*<script[^>]* src="[^"]*mathjax[^"]*"></script>', "", page)
     return page
+
+
+def finish(built: Path, project: Project) -> None:
+    """Make the pages that Sphinx wrote light, and give them what they say of themselves to others."""
+    built = built.resolve()
+    static = built / "_static"
+    options = (static / "documentation_options.js").read_text(encoding="utf-8")
+    plain = page_slim.plain_classes((static / "pygments.css").read_text(encoding="utf-8"))
+    pages = {
+        path: path.read_text(encoding="utf-8") for path in sorted(built.rglob("*.html")) if static not in path.parents
+    }
+    for path, text in pages.items():
+        pages[path] = page_slim.slim_code(page_slim.slim_plots(page_head.mend_head(mend(text), options)), plain)
+    page_head.calm_theme(built)
+    page_styles.bundle(pages, built, [path for path in static.rglob("*.js") if path.name != "fontawesome.js"])
+    page_figures.share(pages, built)
+    site = page_meta.Site(
+        site_address(project.repository_url), project.config["title"], f"{project.page_names[0]}.html"
+    )
+    titles = page_meta.add_meta(pages, built, site, [f"{name}.html" for name in project.page_names])
+    bar = page_cards.Bar.of((static / "ledger.svg").read_text(encoding="utf-8"))
+    page_cards.draw({built / page_meta.card_name(name): title for name, title in titles.items()}, site.title, bar)
+    page_head.drop_unused(built)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
 
 
 def build(folder: Path, project: Project) -> Path:
@@ -104,9 +143,7 @@ def build(folder: Path, project: Project) -> Path:
         shown = "\n  ".join(faults or plain.splitlines()[-30:])
         raise BuildError(f"Jupyter Book found faults:\n  {shown}\nthe whole log: {log}")
     built = target / "_build" / "html"
-    for path in built.rglob("*.html"):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(mend(text), encoding="utf-8")
+    finish(built, project)
     return built
 
 
@@ -129,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
         check_jupyter_book()
         check_results(project)
         publish(build(stage(project), project), project.html)
-    except (BuildError, ProjectError, OSError) as error:
+    except (BuildError, *FAULTS, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{len(project.pages)} pages in {time.monotonic() - start:.0f} s")

@@ -7,84 +7,34 @@
 
 A page must not log an error, fail a request, or ask any other host for anything; must not scroll sideways
 from 320 px on; must give each image alt text; must draw its formulas, and load MathJax only if it has any;
-and must pass axe-core at WCAG A and AA. Links between pages and into the repository must lead somewhere.
+must pass axe-core at WCAG A and AA and its best practices; and must stay below 500,000 bytes. Links between pages
+and into the repository must lead somewhere. The book must work from a folder without a network, search included;
+a dead address must show the way back; and the Tab key must pass the contents and show where it is.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
+import multiprocessing
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import book_rules as rules
 import browser
+import build_book
 import npm_tools
+import page_places
+from page_server import serve
+from page_visit import DESKTOP, Visit
 from project import HERE, Project
 
-DESKTOP = 1280
 PHONE = 375
-# The theme makes what scrolls reachable by keyboard this long after a change of size, and a little.
-RESIZE_MS = 400
 NARROW = (320, 360, 375, 390)
-
-
-class SilentHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """One line for every file of every page would bury the faults."""
-
-
-@contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """The folder on a free port of this machine; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SilentHandler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class Visit:
-    """One page open in one theme; collects what goes wrong while it loads."""
-
-    def __init__(self, chromium, site: str, address: str, theme: str) -> None:
-        self.faults: list[str] = []
-        self._site = site
-        self.context = chromium.new_context(
-            color_scheme=theme, viewport={"width": DESKTOP, "height": 900}, reduced_motion="reduce"
-        )
-        self.context.route("**/*", self._route)
-        self.page = self.context.new_page()
-        self.page.on("console", lambda m: m.type == "error" and self.faults.append(f"console error: {m.text}"))
-        self.page.on("pageerror", lambda error: self.faults.append(f"page error: {error.message}"))
-        self.page.on("response", self._response)
-        self.page.goto(f"{site}/{address}", wait_until="networkidle")
-        shown = self.page.evaluate("document.documentElement.dataset.theme")
-        if shown != theme:
-            self.faults.append(f"shows the theme {shown!r} to a reader who prefers {theme}")
-
-    def _route(self, route) -> None:
-        if route.request.url.startswith((self._site, "data:", "blob:")):
-            route.continue_()
-        else:
-            self.faults.append(f"asks another host: {route.request.url}")
-            route.abort()
-
-    def _response(self, response) -> None:
-        if response.status >= 400:
-            self.faults.append(f"request failed with {response.status}: {response.url.removeprefix(self._site)}")
-
-    def resize(self, width: int) -> None:
-        self.page.set_viewport_size({"width": width, "height": 900})
-        self.page.wait_for_timeout(RESIZE_MS)
+# Each takes a Chromium of its own.
+WORKERS = 2
 
 
 def check_page(chromium, site: str, address: str, axe: str, screens: Path | None) -> list[str]:
@@ -100,14 +50,17 @@ def check_page(chromium, site: str, address: str, axe: str, screens: Path | None
 
     for theme in ("light", "dark"):
         visit = Visit(chromium, site, address, theme)
+        found = list(rules.math_faults(visit.page))
         if theme == "light":
+            note("page", found)
             note("page", rules.image_faults(visit.page))
-            note("page", rules.math_faults(visit.page))
+        visit.come_near()
         note(f"{theme} {DESKTOP} px", rules.axe_faults(visit.page, axe))
         picture(visit, f"{theme}-{DESKTOP}")
         # The theme changes colours only, so one of the two has the small screens looked at closely.
         for width in NARROW if theme == "light" else (PHONE,):
             visit.resize(width)
+            visit.come_near()
             note(f"{width} px", rules.width_faults(visit.page))
             if width == PHONE:
                 picture(visit, f"{theme}-{PHONE}")
@@ -118,15 +71,50 @@ def check_page(chromium, site: str, address: str, axe: str, screens: Path | None
     return faults
 
 
+def check_pages(site: str, addresses: list[str], axe: str, screens: Path | None) -> dict[str, tuple[list[str], float]]:
+    """The faults of each page, and the seconds that looking took."""
+    found = {}
+    with browser.chromium() as chromium:
+        for address in addresses:
+            start = time.monotonic()
+            faults = check_page(chromium, site, address, axe, screens)
+            found[address] = faults, time.monotonic() - start
+    return found
+
+
+def check_places(site: str, folder: Path) -> dict[str, tuple[list[str], float]]:
+    """The faults of the book in a folder, of the page for dead addresses, and of a page under the Tab key."""
+    found = {}
+    with browser.chromium() as chromium:
+        for name, faults in (
+            ("offline", page_places.offline_faults(chromium, folder)),
+            ("404.html", page_places.missing_faults(chromium, site)),
+            ("keyboard", page_places.keyboard_faults(chromium, site, page_places.offline_page(folder))),
+        ):
+            start = time.monotonic()
+            found[name] = list(faults), time.monotonic() - start
+    return found
+
+
 def addresses(folder: Path, names: list[str]) -> list[str]:
-    """The pages to visit: all but the front door, which only sends readers on."""
-    found = [path.relative_to(folder).as_posix() for path in rules.built_pages(folder)]
-    pages = [page for page in found if page != "index.html"]
+    """The pages to visit: all but the front door, which only sends readers on, and the page for dead addresses."""
+    pages = [path.relative_to(folder).as_posix() for path in rules.book_pages(folder)]
     wanted = [f"{name.removesuffix('.html')}.html" for name in names]
     missing = sorted(set(wanted) - set(pages))
     if missing:
         raise FileNotFoundError(f"no page {', '.join(missing)} in {folder}; its pages are {', '.join(pages)}")
     return wanted or pages
+
+
+def shares(folder: Path, pages: list[str], workers: int) -> list[list[str]]:
+    """The pages in as many lists, of about the same size together: a page takes as long as it is big."""
+    lists: list[list[str]] = [[] for _ in range(workers)]
+    sizes = [0] * workers
+    for page in sorted(pages, key=lambda page: -(folder / page).stat().st_size):
+        least = sizes.index(min(sizes))
+        lists[least].append(page)
+        sizes[least] += (folder / page).stat().st_size
+    return [pages for pages in lists if pages]
 
 
 def check(project: Project, names: list[str], screenshots: bool) -> int:
@@ -135,19 +123,30 @@ def check(project: Project, names: list[str], screenshots: bool) -> int:
     screens = project.build / "screens" if screenshots else None
     if screens:
         screens.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
     blob = f"/blob/{project.repository_branch}/"
-    report = {"links": list(rules.link_faults(project.html, blob, project.root))}
+    base = build_book.site_path(project.repository_url)
+    report = {
+        "links": list(rules.link_faults(project.html, blob, project.root, base)),
+        "sizes": list(rules.size_faults(project.html)),
+    }
     axe = (npm_tools.package(project, "axe-core") / "axe.min.js").read_text(encoding="utf-8")
-    with browser.chromium() as chromium, serve(project.html) as site:
-        for address in addresses(project.html, names):
-            start = time.monotonic()
-            report[address] = check_page(chromium, site, address, axe, screens)
-            outcome = f"{len(report[address])} faults" if report[address] else "in order"
-            print(f"{address}: {outcome} ({time.monotonic() - start:.1f} s)", flush=True)
+    pages = addresses(project.html, names)
+    spawn = multiprocessing.get_context("spawn")
+    with serve(project.html, base) as site, ProcessPoolExecutor(WORKERS, mp_context=spawn) as pool:
+        jobs = [pool.submit(check_pages, site, share, axe, screens) for share in shares(project.html, pages, WORKERS)]
+        if not names:
+            jobs.append(pool.submit(check_places, site, project.html))
+        for job in as_completed(jobs):
+            for address, (faults, seconds) in job.result().items():
+                report[address] = faults
+                outcome = f"{len(faults)} faults" if faults else "in order"
+                print(f"{address}: {outcome} ({seconds:.1f} s)", flush=True)
     project.reports.mkdir(parents=True, exist_ok=True)
     (project.reports / "pages.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     faults = [f"{place}: {fault}" for place, found in report.items() for fault in found]
-    print("\n".join(faults) or f"{len(report) - 1} pages in order, light and dark, from {NARROW[0]} px on")
+    took = f"{time.monotonic() - start:.0f} s"
+    print("\n".join(faults) or f"{len(pages)} pages in order, light and dark, from {NARROW[0]} px on, in {took}")
     return bool(faults)
 
 

@@ -7,7 +7,7 @@
 
 It needs torch, triton and numpy; pytest for the kernel tests; papermill for the chapters. What is missing is left out
 and said. Wrong results and failed tests fail the check; times never do. The numbers go to gpu.json and the table to
-gpu.txt in the folder named by $OUT, else in build/reports.
+gpu.txt in the folder named by $OUT, else in build/reports; ci/record_results.py keeps them in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,10 +59,11 @@ class Check:
 
     def __init__(self, options: argparse.Namespace, end: float) -> None:
         self.options, self.end = options, end
-        self.report: dict = {"versions": versions(options.rehearse), "seconds": {}, "left_out": []}
+        self.report: dict = {**where(options), "seconds": {}, "left_out": []}
         self.problems: list[str] = []
         self.lines: list[str] = []
-        for name, value in self.report["versions"].items():
+        facts = {name: value for name, value in self.report.items() if isinstance(value, str)}
+        for name, value in (facts | self.report["versions"]).items():
             self.say(f"{name}: {value}")
 
     def say(self, line: str) -> None:
@@ -157,18 +156,13 @@ class Check:
         return int(bool(self.problems))
 
 
-def versions(rehearsal: bool) -> dict[str, str]:
-    import torch
+def where(options: argparse.Namespace) -> dict:
+    """The device, what its driver and software are, the date and the command."""
+    from origin import origin
 
-    from ds41 import environment
-
-    device = {"device": "CPU under Triton's interpreter: a rehearsal, no measurement"}
-    if not rehearsal:
-        capability = ".".join(map(str, torch.cuda.get_device_capability()))
-        device = {"device": torch.cuda.get_device_name(), "capability": capability, "cuda": str(torch.version.cuda)}
-    packages = {name: metadata.version(name) for name in ("torch", "numpy")}
-    packages["triton"] = environment.triton_version() or "none"
-    return {**device, "python": platform.python_version(), **packages}
+    if not options.rehearse:
+        return origin("cuda")
+    return origin("cpu") | {"device": "CPU under Triton's interpreter: a rehearsal, no measurement"}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

@@ -22,7 +22,8 @@ NOTEBOOK_METADATA = {
     "language_info": {"name": "python"},
 }
 # On a machine that already has ds41 the cell only reports. On Colab it installs the package, which pins
-# nothing, so the running torch, triton and numpy stay; replacing a loaded library breaks the session.
+# nothing, so the running torch, triton and numpy stay; replacing a loaded library breaks the session. %pip
+# raises nothing when it fails. `make colab-check` runs this cell on Colab's versions.
 COLAB_CELL = """\
 # @title Make ready: installs ds41 on Colab; torch, triton and numpy stay as they are
 import sys
@@ -32,13 +33,22 @@ if util.find_spec("ds41") is None:
     repository = "{url}"
     if "google.colab" not in sys.modules:
         raise ModuleNotFoundError(f"no ds41 here: `make book` in {repository}")
-    torch_version = metadata.version("torch")
+    loaded = [name for name in ("torch", "triton", "numpy") if util.find_spec(name)]
+    before = {name: metadata.version(name) for name in loaded}
     %pip install -q "ds41 @ git+{repository}@{branch}"
-    assert metadata.version("torch") == torch_version, "torch changed: restart"
+    if util.find_spec("ds41") is None:
+        raise RuntimeError(f"pip could not get {repository}: see above; no network?")
+    after = {name: metadata.version(name) for name in loaded}
+    assert after == before, f"{before} became {after}: restart the runtime"
 
 from ds41 import environment
 
-print(environment.prepare().report())"""
+env = environment.prepare()
+print(env.report())
+if env.device == "cpu":
+    print("no GPU: times are this CPU's, kernels interpreted, some parts left out")
+    if "google.colab" in sys.modules:
+        print("Colab lends one: Runtime > Change runtime type > T4 GPU")"""
 COLAB_METADATA = {
     "cellView": "form",
     "mystnb": {"code_prompt_show": "Show the set-up", "code_prompt_hide": "Hide the set-up"},

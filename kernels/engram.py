@@ -136,6 +136,9 @@ def hash_rows(
 
     Returns:
         int64 [layers, N, (max_ngram - 1) * heads].
+
+    Raises:
+        ValueError: a tensor of another type, shape or device; the message names it.
     """
     for name, tensor, dims in (
         ("windows", windows, 2), ("multipliers", multipliers, 2), ("primes", primes, 3), ("offsets", offsets, 2),
@@ -214,6 +217,10 @@ def engram_rows(
 
     Returns:
         ``dtype`` [N, columns * C]. A row that does not exist reads as NaN; nothing outside the table is touched.
+
+    Raises:
+        TypeError: ``dtype`` is none of the three float types.
+        ValueError: a tensor of another type, shape, device or layout.
     """
     if dtype not in FLOAT_TYPES:
         raise TypeError(f"dtype is {dtype}; expected one of {', '.join(map(str, FLOAT_TYPES))}")

@@ -121,6 +121,10 @@ def engram_write(
 
     Returns:
         [N, n, d] in the type of streams, a tensor of its own.
+
+    Raises:
+        TypeError: a tensor of another type.
+        ValueError: another shape, or ``eps`` not above 0.
     """
     for name, tensor in (
         ("streams", streams), ("projected", projected), ("q_weight", q_weight), ("k_weight", k_weight),

@@ -1,6 +1,7 @@
 """The experts' products with packed FP4 weights: a program takes a tile of rows of one expert.
 
 ``up``: swiglu of the gate and up products, times the routing weight. ``down``: the product with w2.
+
 Source: report section 2.1.1; the released model's ``Expert``.
 """
 

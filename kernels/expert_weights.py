@@ -1,7 +1,9 @@
 """Device functions of the experts' kernels: packed FP4 weights to numbers, products with them, rounding to FP8.
 
 A weight row holds two E2M1 codes a byte, the even column in the low nibble, and one E8M0 scale for every 32 columns:
-16 bytes of codes a scale. Source: the released checkpoint's expert tensors; OCP Microscaling Formats 1.0.
+16 bytes of codes a scale.
+
+Source: the released checkpoint's expert tensors; OCP Microscaling Formats 1.0.
 """
 
 import triton

@@ -2,6 +2,8 @@
 
 Sizes depend on shapes alone, so nothing waits for the device: there is room for the most tiles that any routing can
 need, and those beyond the tiles in use are marked as empty.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -110,6 +112,9 @@ def group_tokens(indices: torch.Tensor, experts: int, block_m: int) -> tuple[tor
         order: int32 [tiles * block_m], the pair of each row, or -1. The pairs of an expert keep their order.
         tile_experts: int32 [tiles], the expert of each tile, or -1 for a tile without pairs; these come last.
         ``tiles`` is :func:`most_tiles`, whatever the indices are.
+
+    Raises:
+        ValueError: indices of another type or shape, a number below 1, or more rows than 2^31.
     """
     if indices.dtype != torch.int64 or indices.dim() != 2:
         raise ValueError(f"indices are {indices.dtype} {list(indices.shape)}; expected torch.int64 [N, k]")

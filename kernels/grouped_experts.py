@@ -1,7 +1,9 @@
 """Grouped experts over packed FP4 weights: group the pairs, go up, go down, add up a token's choices.
 
 A weight [O, C] is its codes uint8 [O, C/2], two E2M1 numbers a byte with the even column in the low nibble, and its
-scales uint8 [O, C/32], E8M0. C is a multiple of 32. Source: report section 2.1.1; the released model's ``MoE``.
+scales uint8 [O, C/32], E8M0. C is a multiple of 32.
+
+Source: report section 2.1.1; the released model's ``MoE``.
 """
 
 from __future__ import annotations
@@ -88,12 +90,16 @@ def experts_up(
 
     Args:
         x: float32, bfloat16 or float16 [N, C]. order, tile_experts: from :func:`~.group_tokens.group_tokens` over
-            indices [N, k]. weights: float32 [N, k]. w1, w3: codes and scales of [E, I, C].
+            indices [N, k]. weights: float32 [N, k].
+        w1_codes, w3_codes: uint8 [E, I, C/2]. w1_scales, w3_scales: uint8 [E, I, ceil(C/32)].
         limit: positive, as in the configuration. round_output: round the result to FP8, 32 channels a scale, as the
             released model rounds the input of w2.
 
     Returns:
         hidden [rows, I] in the type of x, rows as in ``order``; zero where that holds no pair.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     _check_rows("x", x, w1_codes)
     outputs = _check_weight("w1", w1_codes, w1_scales, x.shape[1])
@@ -136,10 +142,15 @@ def experts_down(
 
     Args:
         hidden: [rows, I] from :func:`experts_up`. order, tile_experts: as given there. indices: int64 [N, k], of
-            which they were made. w2: codes and scales of [E, O, I]. shared: [N, O] of any float type, added last.
+            which they were made. w2_codes: uint8 [E, O, I/2]. w2_scales: uint8 [E, O, ceil(I/32)]. shared: [N, O] of
+            any
+            float type, added last.
 
     Returns:
         [N, O], float32, or in the type of shared; a choice that names no expert adds nothing.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     _check_rows("hidden", hidden, w2_codes)
     outputs = _check_weight("w2", w2_codes, w2_scales, hidden.shape[1])
@@ -188,12 +199,17 @@ def experts_packed(
 
     Args:
         x: float32, bfloat16 or float16 [N, C]. indices: int64 [N, k]; a number that is no expert adds nothing.
-            weights: float32 [N, k]. w1, w3: codes and scales of [E, I, C]; w2: of [E, C, I].
+            weights: float32 [N, k].
+        w1_codes, w1_scales, w3_codes, w3_scales: uint8, of [E, I, C], as in :func:`experts_up`.
+        w2_codes, w2_scales: uint8, of [E, C, I], as in :func:`experts_down`.
         round_inputs: round x and the input of w2 to FP8, as the released model does. shared: [N, C], what the shared
             expert gave, added last.
 
     Returns:
         [N, C], float32, or in the type of shared. Nothing waits for the device, and sizes depend on shapes alone.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     if tuple(weights.shape) != tuple(indices.shape) or len(indices) != len(x):
         raise ValueError(

@@ -3,8 +3,9 @@
 The sweep writes the last sublayer's output into the four streams, predicts this site's coefficients from them, and
 collapses and normalises them for the next sublayer. For many tokens one launch does it all, a tile of tokens a
 program. Few tokens would leave most of a GPU idle and read the predictor's matrix through one program: there the
-channels are split among programs, and a second launch adds up what they found. Source: report section 2.4.1 (Eq. 6);
-mHC paper, arXiv 2512.24880.
+channels are split among programs, and a second launch adds up what they found.
+
+Source: report section 2.4.1 (Eq. 6); mHC paper, arXiv 2512.24880.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def hyper_connection_site(
     Returns:
         x [N, d]: the input of the next sublayer, normalised, in the type of the streams; the new streams [N, 4, d];
         this site's pre [N, 4], post [N, 4] and comb [N, 4, 4], float32.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     _check(streams, y, post, comb, pre, norm_weight)
     tokens, _, channels = streams.shape
@@ -98,7 +102,14 @@ def hyper_collapse(
 ) -> torch.Tensor:
     """The way out after the last site: write y, collapse, normalise; nothing is predicted and no stream is kept.
 
-    Arguments as in :func:`hyper_connection_site`. Returns x [N, d], the input of the head.
+    Args:
+        streams, y, post, comb, pre, norm_weight, norm_eps: as in :func:`hyper_connection_site`.
+
+    Returns:
+        x [N, d], the input of the head.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     _check(streams, y, post, comb, pre, norm_weight)
     tokens, _, channels = streams.shape

@@ -2,10 +2,12 @@
 
 ``score = sum over heads of weight * max(0, query . key)`` in fp32. Queries and keys, scales included, are exact in
 bf16, and their products in fp32; the sum over channels is exact too unless the scales of a row are more than about
-2^11 apart. Source: report section 2.3.2.
+2^11 apart.
 
 GPUs with matrix instructions for bf16 run the kernel of this file; older ones, for which Triton would take a product
 apart, the one in ``index_scores_sums.py``.
+
+Source: report section 2.3.2.
 """
 
 from __future__ import annotations
@@ -162,6 +164,9 @@ def index_scores_packed(
     Returns:
         float32 [N, entries], minus infinity where an entry is not visible or has no page. The order in which heads
         are summed may depend on ``one_sequence``.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     queries = Queries.of(query_codes, query_scales, weight)
     keys = PagedKeys.of(queries, key_codes, key_scales, page_table, sequence, visible)
@@ -190,11 +195,15 @@ def index_scores_of_pool_packed(
 
     Args:
         candidates: int64 [N, blocks], block numbers, -1 for none; block b holds entries b * block and up.
-            The others as in :func:`index_scores_packed`.
+        query_codes, query_scales, weight, key_codes, key_scales, page_table, sequence, visible: as in
+            :func:`index_scores_packed`.
 
     Returns:
         float32 [N, blocks * block], minus infinity where there is no block, or the entry is not visible or has no
         page.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     queries = Queries.of(query_codes, query_scales, weight)
     keys = PagedKeys.of(queries, key_codes, key_scales, page_table, sequence, visible)

@@ -1,4 +1,7 @@
-"""Root-mean-square normalisation of rows in one launch; the arithmetic of ``ds41.norm.rms_norm``."""
+"""Root-mean-square normalisation of rows in one launch; the arithmetic of ``ds41.norm.rms_norm``.
+
+Source: the released model's ``RMSNorm``.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ interpreter, whose own fp8 and bf16 conversions round wrongly. So none of them i
 put together as the integer that its bits are. Ties go to the even code everywhere.
 
 E2M1 is sign, two exponent bits (bias 1), one mantissa bit. E4M3 is sign, four exponent bits (bias 7), three mantissa
-bits; all ones is NaN. E8M0 is an exponent alone (bias 127); 255 is NaN. Source: OCP Microscaling Formats 1.0.
+bits; all ones is NaN. E8M0 is an exponent alone (bias 127); 255 is NaN.
+
+Source: OCP Microscaling Formats 1.0.
 """
 
 import triton

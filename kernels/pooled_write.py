@@ -1,7 +1,9 @@
 """Cache writes of ratio 2: pool the pair of tokens that an entry stands for, then write it as ``cache_write`` does.
 
 The share of each token is a sigmoid of the difference of their gates, channel by channel, in fp32; the pooled row is
-cast to the activation type before the norm. Source: report section 2.3.1; the released ``Compressor``.
+cast to the activation type before the norm.
+
+Source: report section 2.3.1; the released ``Compressor``.
 """
 
 from __future__ import annotations
@@ -200,7 +202,11 @@ def write_pooled(
             the waiting rows and, from S on, the step's tokens. -1, or a number beyond: no entry, whose latent is zero
             and which is not stored, so that M may be fixed before anybody knows how many pairs close.
         latent: [M, C], contiguous; its type is the activation type, to which the pooled rows are cast.
-        The others as in :func:`ds41.kernels.cache_write.write_rows`.
+        norm_weight, eps, turn_cos, turn_sin, codes, scales, page, place, element, scale, block, amax_floor: as in
+            :func:`ds41.kernels.cache_write.write_rows`.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     if latent.dtype not in FLOAT_TYPES or latent.dim() != 2:
         raise ValueError(f"latent is {latent.dtype} {list(latent.shape)}; expected [rows, channels] of {FLOAT_NAMES}")

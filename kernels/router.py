@@ -177,6 +177,9 @@ def route_tokens(
     Returns:
         indices int64 [N, k] by descending score + bias, equal ones by ascending expert; weights float32 [N, k].
         NaN counts as the largest number, so an index is always an expert.
+
+    Raises:
+        ValueError: a tensor of another shape, type, device or layout, or a number out of range; the message names it.
     """
     if logits.dtype != torch.float32 or logits.dim() != 2 or not 1 <= logits.shape[1] <= MAX_EXPERTS:
         raise ValueError(

@@ -3,7 +3,9 @@
 A program selects within one piece of a row: it finds the score of the last one selected bit by bit, then writes the
 indices from that score on in ascending order. A long row takes rounds: each of its pieces keeps its own ``count``
 best, among which are all of the row's that it holds, and the next round selects from what the pieces kept. Indices
-stay in order, so the rule for ties holds throughout. Source: report section 2.3.2; its code has no rule for ties.
+stay in order, so the rule for ties holds throughout.
+
+Source: report section 2.3.2; its code has no rule for ties.
 """
 
 from __future__ import annotations
@@ -173,6 +175,10 @@ def select_top(scores: torch.Tensor, count: int) -> torch.Tensor:
     Args:
         scores: float32 [N, L], any strides, L below 2^31. Minus infinity and NaN are never selected, -0 ties with 0,
             and of equal scores the lower index is taken first.
+
+    Raises:
+        TypeError: scores that are not float32.
+        ValueError: another shape, or a number below what is allowed.
     """
     _check_scores(scores)
     if count < 0:
@@ -205,6 +211,10 @@ def select_blocks(scores: torch.Tensor, visible: torch.Tensor, block: int, budge
 
     Returns:
         int64 [N, min(budget, ceil(L / block))], ascending block numbers, padded with -1.
+
+    Raises:
+        TypeError: scores that are not float32.
+        ValueError: another shape, or a number below what is allowed.
     """
     _check_scores(scores)
     rows, length = scores.shape

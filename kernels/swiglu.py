@@ -1,4 +1,7 @@
-"""The activation between an expert's matrices, in one launch; the arithmetic of ``ds41.moe.swiglu``."""
+"""The activation between an expert's matrices, in one launch; the arithmetic of ``ds41.moe.swiglu``.
+
+Source: the released model's ``Expert``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def swiglu_rows(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Ten
     """``silu(gate) * up``, the gate clamped from above and up on both sides, in the type of ``gate``.
 
     Args:
-        gate, up: float32, bfloat16 or float16 of one shape and type. limit: positive.
+        gate, up: float32, bfloat16 or float16 [..., C], of one shape and type. limit: positive.
 
     Raises:
         ValueError: they do not belong together, or are of another type.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import shutil
 
@@ -10,8 +12,10 @@ import build_book
 import nbformat
 import notebook_form
 import notebook_results as results
+import page_styles
 import pytest
 import tiny_book
+from fontTools.ttLib import TTFont
 from project import HERE
 
 
@@ -50,7 +54,7 @@ def test_a_book_replaces_another_only_if_it_built(project, capsys):
 
     # Links into headings of other notebooks lead somewhere (case e_anchor_cfg), and so do Colab's.
     blob = f"/blob/{project.repository_branch}/"
-    assert list(book_rules.link_faults(project.html, blob, project.root)) == []
+    assert list(book_rules.link_faults(project.html, blob, project.root, "/ds41/")) == []
     assert 'href="01-first.html#with-maths"' in intro
     assert f"colab.research.google.com/github/ds41-book/ds41{blob}book/intro.ipynb" in intro
 
@@ -58,13 +62,19 @@ def test_a_book_replaces_another_only_if_it_built(project, capsys):
     first = (project.html / "book" / "01-first.html").read_text(encoding="utf-8")
     assert "mathjax/" not in intro
     assert "window.MathJax" not in intro
-    source = re.search(r'<script[^>]* src="([^"]*mathjax[^"?]*)', first)[1]
+    source = re.search(r'<script[^>]* data-mathjax="([^"?]*)', first)[1]
     assert (project.html / "book" / source).resolve().is_file()
     for page in (intro, first):
         fetched = re.findall(r'<(?:script|img)[^>]* src="([^"]+)|<link[^>]*rel="stylesheet"[^>]* href="([^"]+)', page)
         assert fetched
         assert not [address for pair in fetched for address in pair if "//" in address]
-    assert "https://ds41-book.github.io/ds41/book/intro.html" in (project.html / "sitemap.xml").read_text()
+        # One style sheet; no script that the page waits for; nothing of the theme's icons.
+        assert len([sheet for _, sheet in fetched if sheet]) == 1
+        assert re.findall(r"<script(?![^>]*\bdefer\b)[^>]* src=", page) == []
+        assert "fontawesome" not in page
+    check_icons((project.html / "_static" / "styles" / "site.css").read_text(encoding="utf-8"))
+    assert not list(project.html.rglob("*.map"))
+    check_what_the_site_says_of_itself(project)
 
     # A link that leads nowhere is a warning, and a warning keeps the last book in place.
     add_text(project, "intro", "## A heading\n\nSee [nothing](nowhere.ipynb).")
@@ -72,6 +82,42 @@ def test_a_book_replaces_another_only_if_it_built(project, capsys):
     assert "nowhere" in capsys.readouterr().err
     assert (project.html / "book" / "intro.html").read_text(encoding="utf-8") == intro
     assert "nowhere" in (project.reports / "book.log").read_text(encoding="utf-8")
+
+
+def check_icons(css: str) -> None:
+    """Every icon that the style sheet names, in a rule or a variable, is in a font that the sheet brings with it."""
+    named = page_styles.icons(css)
+    fonts = re.findall(r"url\(data:font/woff;base64,([^)]+)\)", css)
+    drawn = {code for font in fonts for code in TTFont(io.BytesIO(base64.b64decode(font))).getBestCmap()}
+    assert 0xF0C9 in named  # the button for the contents
+    assert named <= drawn
+    assert sum(map(len, fonts)) < 30_000
+
+
+def check_what_the_site_says_of_itself(project) -> None:
+    site = "https://ds41-book.github.io/ds41/"
+    listed = re.findall(r"<loc>([^<]+)</loc>", (project.html / "sitemap.xml").read_text())
+    pages = [f"{name}.html" for name in project.page_names]
+    assert set(listed) >= {site + page for page in pages}
+    for page in pages:
+        text = (project.html / page).read_text(encoding="utf-8")
+        assert f'<link rel="canonical" href="{site}{page}" />' in text
+        assert len(re.findall(r'<meta name="description" content="[^"]+"', text)) == 1
+        card = re.search(r'<meta property="og:image" content="([^"]+)"', text)[1]
+        assert (project.html / card.removeprefix(site)).is_file()
+        icon = re.search(r'<link rel="icon" href="([^"]+)"', text)[1]
+        assert (project.html / page).parent.joinpath(icon).resolve().is_file()
+    assert f"Sitemap: {site}sitemap.xml" in (project.html / "robots.txt").read_text()
+    door = (project.html / "index.html").read_text(encoding="utf-8")
+    assert f"url={pages[0]}" in door
+    # The page for dead addresses stands at any depth, so its own addresses begin at the site.
+    missing = (project.html / "404.html").read_text(encoding="utf-8")
+    addresses = re.findall(r'\s(?:href|src|action)="([^"]*)"', missing)
+    assert [one for one in addresses if not one.startswith(("/ds41/", "#", "https://"))] == []
+    for one in addresses:
+        if one.startswith("/ds41/"):
+            assert (project.html / re.sub(r"[?#].*", "", one).removeprefix("/ds41/")).exists(), one
+    assert 'name="robots" content="noindex"' in missing
 
 
 def test_results_that_are_missing_or_old_are_refused(project, capsys):
@@ -124,3 +170,19 @@ def test_dead_links_are_found(tmp_path):
         "book/a.html: b.html#gone names no place on its page",
         f"book/a.html: {site}gone.ipynb names no file of the repository",
     ]
+
+
+def test_links_from_the_root_of_the_published_site(tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "404.html").write_text('<a href="/ds41/book/a.html">x</a><a href="/ds41/gone.html">x</a>')
+    (tmp_path / "book" / "a.html").write_text("")
+    faults = list(book_rules.link_faults(tmp_path, "/blob/main/", tmp_path, "/ds41/"))
+    assert faults == ["404.html: /ds41/gone.html leads nowhere"]
+
+
+def test_pages_that_are_too_heavy_are_found(tmp_path):
+    (tmp_path / "light.html").write_text("x" * 500_000)
+    assert list(book_rules.size_faults(tmp_path)) == []
+    (tmp_path / "heavy.html").write_text("x" * 500_001)
+    fault = "heavy.html: has 500,001 bytes; a page has at most 500,000"
+    assert list(book_rules.size_faults(tmp_path)) == [fault]

@@ -16,6 +16,7 @@ import gpu_tests
 import pytest
 import torch
 from checkout import ROOT
+from origin import faults
 
 from ds41 import ops
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, Packed
@@ -79,7 +80,8 @@ def test_a_part_that_fails_is_a_problem_and_stops_no_other(check, monkeypatch, t
     assert report["problems"] == ["broken: RuntimeError: no such luck"]
     assert (report["good"], report["broken"]) == (7, None)
     assert report["left_out"] == ["a thing: as asked"]
-    assert "rehearsal" in report["versions"]["device"]
+    assert "rehearsal" in report["device"]
+    assert faults(report) == []
     assert (tmp_path / "out" / "gpu.txt").read_text().endswith(capsys.readouterr().out)
 
 

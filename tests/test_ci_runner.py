@@ -195,8 +195,11 @@ def test_a_run_on_a_gpu_is_full_and_measures_its_memory(book, monkeypatch):
     pretend = f"import os, sys\nfrom types import SimpleNamespace\nsys.modules['torch'] = {torch}"
     project = book({"chapter": [pretend, "print(SCALE, DEVICE, 'TRITON_INTERPRET' in os.environ)"]})
     monkeypatch.setattr(run_notebooks, "resolve_device", lambda wanted: ("cuda", "A GPU"))
+    monkeypatch.setattr(run_notebooks, "origin", lambda device, command: {"driver": "580"})
     status, rows = run(project)
     assert status == 0
+    report = json.loads((project.reports / "notebooks.json").read_text())
+    assert (report["device"], report["driver"]) == ("A GPU", "580")
     assert rows["chapter"]["device"] == "A GPU"
     assert rows["chapter"]["cuda_peak_bytes"] == 3 * 2**20
     assert text_of(project, "chapter") == "full cuda False\n"

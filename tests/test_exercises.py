@@ -118,6 +118,13 @@ def entries_touched(first, tokens, ratio=2, last=1):
     return (first + tokens - last) // ratio - first // ratio + 1
 
 
+def prints_17(printed, value, decimals=None, commas=True):
+    """Whether a value prints as a number does, with as many decimals and without its commas."""
+    plain = printed.replace(",", "") if commas else printed.split(",")[0]
+    places = len(plain.partition(".")[2]) if decimals is None else decimals
+    return float(f"{float(value):.{places}f}") == float(plain)
+
+
 def missed_16(score, edge, deviation, sign=1, noisy=True):
     """How often an entry ends below the edge; flags are mistakes."""
     below = (1 + math.erf(sign * (edge - score) / deviation / math.sqrt(2))) / 2
@@ -156,6 +163,10 @@ RIGHT = {
     "16.3": [381],
     "16.4": [24, 6 / 0.25],
     "16.5": [1 - 0.95**5, 0.226],
+    "17.1": [100 * (1440 / 890 - 1), 61.8],
+    "17.2": [prints_17],
+    "17.3": [2 * 4 * 16_384 / 3, 43_691],
+    "17.4": [2.5 * (272 + 68), 850],
     "15.1": [2 * math.log(36), 7.167],
     "15.2": [20 * 356 + 18 * 178, 10_324.0],
     "15.3": [0.55],
@@ -459,6 +470,22 @@ WRONG = [
     ("16.5", 0.95**5, "none errs"),
     ("16.5", 22.6, "not in per cent"),
     ("16.5", 0.5, "all of them are right"),
+    ("17.1", -38.2, "which of the two is the measure"),
+    ("17.1", 38.19, "which of the two is the measure"),
+    ("17.1", 1.618, "In per cent"),
+    ("17.1", 0.618, "In per cent"),
+    ("17.1", 550, "as a share of 890"),
+    ("17.2", True, "Give the function itself"),
+    ("17.2", lambda printed, value: prints_17(printed, value, decimals=0), "Count the printed decimals"),
+    ("17.2", lambda printed, value: prints_17(printed, value, commas=False), "mind the commas"),
+    ("17.2", lambda printed, value: False, "it prints so"),
+    ("17.3", 16_384, "saves nothing at all"),
+    ("17.3", 32_768, "layer 20 has all of it"),
+    ("17.3", 65_536, "When is that half"),
+    ("17.4", 272, "one main record"),
+    ("17.4", 680, "index keys are missing"),
+    ("17.4", 890, "one for 32"),
+    ("17.4", 800, "a byte for every 32"),
     ("15.1", math.log(36), "An answer has two"),
     ("15.1", 2 * math.log2(36), "bits"),
     ("13.1", 270 * 64 * 890, "private rows travel, too"),

@@ -21,7 +21,7 @@ FLOORS = (
     "block decoder_tail model checkpoint flops",
     "sampling generation replay dspark vision trained",
     "serving training probes",
-    "viz cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
+    "viz errata cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
     "cli_draft cli_images cli_train_part cli_evaluate_part cli_check_log cli_serve cli_pools cli_tiers "
     "chat chat_turn cli_tables conversation exercises __main__",
 )

@@ -17,7 +17,7 @@ DEVICE = "auto"  # where"""
 ENVIRONMENT = """\
 from types import SimpleNamespace
 def prepare(device="auto"):
-    return SimpleNamespace(report=lambda: "a stand-in")
+    return SimpleNamespace(device="cpu", report=lambda: "a stand-in")
 """
 
 

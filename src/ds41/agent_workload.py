@@ -3,6 +3,8 @@
 The files and what the tools print of them are real; the agent is a script. It asks its tools and writes answers in
 the order in which a coding agent does, and knows nothing. So the lengths of prompts are those of real tool results
 for the limits that the tools have, and the lengths of answers are an assumption.
+
+Source: ds41's own; lengths of answers are an assumption.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ds41.agent_workspace import Function, Workspace
 
 Kind = Literal["ask", "read", "edit"]
+"""Kinds of work that the simulated agent does."""
 KINDS: dict[Kind, str] = {
     "ask": "questions about one function each",
     "read": "reads files piece by piece",
     "edit": "finds a function, reads around it, rewrites it, checks",
 }
+"""What the agent does in each kind, in words."""
 # Pieces of one file that the agent reads before it goes on to the next.
 _PIECES = 6
 # Lines of a function worth a question.
@@ -50,6 +54,7 @@ class Session:
 
     @property
     def text(self) -> str:
+        """The whole conversation as text: preamble, prompts and answers."""
         return self.preamble + "".join(turn.prompt + turn.answer for turn in self.turns)
 
 
@@ -63,6 +68,7 @@ class TurnTokens:
 
     @property
     def new(self) -> int:
+        """Tokens that the turn adds: prompt and answer."""
         return self.prompt + self.answer
 
 

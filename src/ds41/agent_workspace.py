@@ -1,6 +1,8 @@
 """Source files and the tools with which an agent looks at them: search, outline, read, check.
 
 The tools do what they say on real files, so that what they print has the lengths of real tool results.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -62,7 +64,11 @@ class Workspace:
         return cls.folder(sysconfig.get_paths()["stdlib"], most=most)
 
     def functions(self, name: str) -> tuple[Function, ...]:
-        """The functions of a file, in the order of its lines."""
+        """The functions of a file, in the order of its lines.
+
+        Raises:
+            KeyError: the file is none of the workspace's.
+        """
         if name not in self._parsed:
             self._parsed[name] = _functions(name, _parse(self._text(name)))
         return self._parsed[name]
@@ -84,13 +90,21 @@ class Workspace:
         return "\n".join(lines) or f"{name}: no functions"
 
     def read(self, name: str, first: int = 1, lines: int = 200) -> str:
-        """``lines`` numbered lines of a file, from line ``first`` on."""
+        """``lines`` numbered lines of a file, from line ``first`` on.
+
+        Raises:
+            KeyError: the file is none of the workspace's.
+        """
         text = self._text(name).splitlines()
         shown = text[first - 1 : first - 1 + lines]
         return "\n".join(f"{number:>5} {line}" for number, line in enumerate(shown, start=first))
 
     def check(self, name: str, text: str | None = None) -> str:
-        """Parse a file, or ``text`` in its place, and say which of its functions have no docstring."""
+        """Parse a file, or ``text`` in its place, and say which of its functions have no docstring.
+
+        Raises:
+            KeyError: the file is none of the workspace's.
+        """
         tree = _parse(self._text(name) if text is None else text)
         if isinstance(tree, SyntaxError):
             return f"{name}: line {tree.lineno}: {tree.msg}"
@@ -99,6 +113,11 @@ class Workspace:
         return "\n".join([f"{name}: {len(functions)} functions, {len(bare)} without a docstring", *bare])
 
     def source(self, function: Function) -> str:
+        """The text of a function, its lines joined.
+
+        Raises:
+            KeyError: its file is none of the workspace's.
+        """
         return "\n".join(self._text(function.file).splitlines()[function.first - 1 : function.last])
 
     def _text(self, name: str) -> str:

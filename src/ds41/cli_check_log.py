@@ -1,4 +1,7 @@
-"""``ds41 check-log``: the cache size that an engine printed at its start, against the ledger."""
+"""``ds41 check-log``: the cache size that an engine printed at its start, against the ledger.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

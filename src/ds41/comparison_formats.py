@@ -1,6 +1,8 @@
 """Other ways to spend four and eight bits, for comparison with the published formats. Fake quantisation only.
 
 Each function takes [..., C] and returns the values that a stored copy would give back, in float32.
+
+Source: OCP Microscaling Formats (MX) v1.0; NVFP4 as NVIDIA documents it; the other variants are ds41's own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from ds41.small_floats import E2M1_MAX, E4M3_MAX, number_table, round_to_e2m1, r
 
 
 def nvfp4(x: torch.Tensor) -> torch.Tensor:
-    """NVFP4 proper: MAIN_KV under one float32 scale for the whole tensor, which maps its maximum to 448 * 6."""
+    """NVFP4 proper: MAIN_KV under one float32 scale for all of ``x`` [..., C], which maps its maximum to 448 * 6.
+
+    Raises:
+        ValueError: the channels do not divide into blocks.
+    """
     x = x.to(torch.float32)
     # An all-zero tensor keeps a scale of one: there is nothing to map.
     tensor_scale = (x.abs().max() / (E4M3_MAX * E2M1_MAX)) or x.new_tensor(1.0)
@@ -20,20 +26,32 @@ def nvfp4(x: torch.Tensor) -> torch.Tensor:
 
 
 def mxfp4_floor(x: torch.Tensor) -> torch.Tensor:
-    """MXFP4 with the exponent rule of OCP's text: floor(log2(amax)) - 2, which clips maxima above 6 * 2^e."""
+    """``x`` [..., C] in MXFP4 with the exponent rule of OCP's text: floor(log2(amax)) - 2, which clips above 6 * 2^e.
+
+    Raises:
+        ValueError: the channels do not divide into blocks.
+    """
     blocks, shape = _blocks(x, INDEX_KEY.block)
     amax = blocks.abs().amax(-1, keepdim=True).clamp(min=INDEX_KEY.amax_floor)
     return _with_scale(blocks, torch.exp2(torch.floor(torch.log2(amax)) - 2)).view(shape)
 
 
 def e4m3_scale_per_32(x: torch.Tensor) -> torch.Tensor:
-    """MAIN_KV's recipe with half as many scales: 4.25 bits a channel."""
+    """``x`` [..., C] by MAIN_KV's recipe with half as many scales: 4.25 bits a channel.
+
+    Raises:
+        ValueError: the channels do not divide into blocks.
+    """
     blocks, shape = _blocks(x, 32)
     return _with_scale(blocks, _e4m3(_main_target(blocks))).view(shape)
 
 
 def scale_rounded_up(x: torch.Tensor) -> torch.Tensor:
-    """MAIN_KV with the scale rounded up to the next E4M3 number, so that nothing clips below 448 * 6."""
+    """``x`` [..., C] in MAIN_KV with the scale rounded up to the next E4M3 number: nothing clips below 448 * 6.
+
+    Raises:
+        ValueError: the channels do not divide into blocks.
+    """
     blocks, shape = _blocks(x, MAIN_KV.block)
     target = _main_target(blocks).clamp(max=E4M3_MAX)
     nearest = round_to_e4m3(target)
@@ -43,7 +61,11 @@ def scale_rounded_up(x: torch.Tensor) -> torch.Tensor:
 
 
 def int4(x: torch.Tensor) -> torch.Tensor:
-    """Symmetric integers -7..7 under an unrounded float16 scale per 16 channels: 5 bits a channel."""
+    """``x`` [..., C] as integers -7..7 under an unrounded float16 scale per 16 channels: 5 bits a channel.
+
+    Raises:
+        ValueError: the channels do not divide into blocks.
+    """
     blocks, shape = _blocks(x, 16)
     # The least float16 above zero keeps an all-zero block from dividing by zero.
     scale = (blocks.abs().amax(-1, keepdim=True) / 7).clamp(min=2.0**-24).to(torch.float16).float()

@@ -1,6 +1,7 @@
 """The published configuration and the per-layer plan that follows from it.
 
 Reads both published forms: the nested Hugging Face ``config.json`` and the flat ``inference/config.json``.
+
 Source: DeepSeek-V4.1-Flash ``config.json``, ``inference/config.json``; report sections 2.2, 2.3 and 4.2.1.
 """
 
@@ -21,7 +22,10 @@ from ds41.config_files import ConfigError, FileValues, check_value, read_json, r
 __all__ = ["ConfigError", "Half", "LayerPlan", "Mode", "ModelConfig", "VisionConfig"]
 
 Half = Literal["encoder", "decoder"]
+"""The half of the model that a layer is in: the decoder begins where the last source is."""
 Mode = Literal["window", "full", "reindex", "reuse"]
+"""What attends beyond the window: nothing, own entries, borrowed entries by an own selection, or a borrowed selection.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,12 @@ class LayerPlan:
 
     @property
     def owns_kv(self) -> bool:
+        """Whether the layer makes global KV of its own: Full layers do, the others borrow or have none."""
         return self.mode == "full"
 
     @property
     def owns_selection(self) -> bool:
+        """Whether the layer selects entries itself: Full and Reindex layers do; Reuse layers take over a selection."""
         return self.mode in ("full", "reindex")
 
 
@@ -67,7 +73,11 @@ class VisionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Every published key that a model of this family needs, under its Hugging Face name."""
+    """Every published key that a model of this family needs, under its Hugging Face name.
+
+    Raises:
+        ConfigError: values that contradict each other or that no model of the family has.
+    """
 
     # Backbone
     vocab_size: int
@@ -181,7 +191,11 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, data: dict, origin: str = "the configuration") -> ModelConfig:
-        """Build from a parsed configuration of either published form; ``origin`` names it in errors."""
+        """Build from a parsed configuration of either published form; ``origin`` names it in errors.
+
+        Raises:
+            ConfigError: a key is missing, unknown or of another type, or the values contradict each other.
+        """
         file = read_values(data, origin)
         vision = file.values.pop("vision", None)
         values = _fields_of(cls, file)

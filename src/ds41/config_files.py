@@ -3,6 +3,8 @@
 ``config.json`` nests the keys (``text_config``, ``vision_config``, ``rope_scaling``,
 ``quantization_config``); ``inference/config.json`` is flat and names some of them otherwise. Both give the
 names of :class:`ds41.config.ModelConfig`; errors name a key as the file spells it.
+
+Source: DeepSeek-V4.1-Flash ``config.json`` and ``inference/config.json``.
 """
 
 from __future__ import annotations

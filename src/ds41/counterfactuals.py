@@ -1,7 +1,8 @@
 """What the same context would weigh if one choice had been made otherwise, and what engines really store.
 
 Every row is computed from a configuration and from records; none of the figures is typed in.
-Sources of the engines' records: vLLM pull request 56893 and its ``deepseek_v41`` attention; TensorRT-LLM's
+
+Source: of the engines' records, vLLM pull request 56893 and its ``deepseek_v41`` attention; TensorRT-LLM's
 CSA2CacheManager; SGLang's ``v41_fp4`` layout; a published measurement on Ascend A2/A3.
 """
 
@@ -45,6 +46,7 @@ class Lever:
 
     @property
     def factor(self) -> Fraction:
+        """How many times smaller a token is after the step than before."""
         return self.before / self.after
 
 

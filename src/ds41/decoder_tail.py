@@ -3,7 +3,9 @@
 They own no global entries, so what a prefill leaves in them is windows, and the logits of the last token. "full" runs
 them on every token. "bounded" runs them on the last window and lets their own windows begin there. "exact" runs each
 of them on just those tokens that the windows above it follow from: one window for the last layer, and one window less
-one token more for every layer below it. Source: report section 3.2.2.
+one token more for every layer below it.
+
+Source: report section 3.2.2.
 """
 
 from __future__ import annotations

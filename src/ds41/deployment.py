@@ -4,6 +4,8 @@ Weights are counted as the checkpoint stores them. Routed experts are spread ove
 (tensor parallel) or whole on each (data-parallel attention). The latent cache has one key-value head, so tensor
 parallelism cannot split it: each GPU of the group holds all of it, while data parallelism gives each GPU the caches
 of its own sequences. Engram tables live in host memory unless told otherwise.
+
+Source: the released checkpoint's formats; vLLM's tensor and data parallel attention; ds41's own arithmetic.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from ds41.engine_storages import Stored, stored_ways
 from ds41.roofline import Device
 
 Attention = Literal["tensor", "data"]
+"""How attention is spread over GPUs: every GPU a share of the heads, or sequences of its own."""
 # The share of a GPU's memory that vLLM takes by default; activations and graphs come out of it too.
 UTILIZATION = 0.9
+"""The share of a GPU's memory that an engine takes by default."""
 MILLION = 2**20
+"""Tokens of the longest context, 2^20."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Spread:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of weights on one GPU, all parts together."""
         return self.experts + self.rest + self.drafter + self.engram
 
 
@@ -90,10 +96,12 @@ class Room:
 
     @property
     def fits(self) -> bool:
+        """Whether one session of ``tokens`` tokens fits beside the weights."""
         return self.cache >= self.request
 
     @property
     def sessions(self) -> int:
+        """Whole sessions of ``tokens`` tokens that all GPUs hold at once."""
         each = max(self.cache, 0) // self.request
         return each * (self.gpus if self.attention == "data" else 1)
 

@@ -1,8 +1,10 @@
 """What KV bytes decide: how many contexts fit, what a turn leaves in the persistent store, what a session costs.
 
 "1/4" is a constant of the two architectures; "1/8" is a statement about a workload: it needs turns so short that
-window checkpoints fill about half of V4's store. Source: report sections 1, 3.2.1 and 3.2.2; V4 report section
-3.5.2 (a window checkpoint at the end of the prompt and at the end of the output); the vendor's price list.
+window checkpoints fill about half of V4's store.
+
+Source: report sections 1, 3.2.1 and 3.2.2; V4 report section 3.5.2 (a window checkpoint at the end of the prompt and at
+the end of the output); the vendor's price list.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from ds41.roofline import Device
 from ds41.systems import System, from_config, system
 
 GIB = 2**30
+"""Bytes of a GiB."""
 MILLION_TOKENS = 2**20
+"""Tokens of the longest context, 2^20."""
 ARTICLE_POOLS_GIB = (80, 60, 40)
+"""Sizes of KV pools that the article reckons with, in GiB."""
 TURNS = (500, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000)
+"""Lengths of a turn, in tokens, that are tabled."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,7 @@ class Residency:
 
     @property
     def byte_hours(self) -> Fraction:
+        """Bytes times the hours that they stay."""
         return self.nbytes * self.hours
 
 
@@ -204,6 +211,7 @@ class Prices:
 
     @property
     def hit_to_miss(self) -> Fraction:
+        """How many times dearer an input token is that was not cached."""
         return self.miss / self.hit
 
 
@@ -212,6 +220,7 @@ PRICES = {
     "CNY": Prices("CNY", Fraction("0.02"), Fraction(1), Fraction(4)),
     "USD": Prices("USD", Fraction("0.003"), Fraction("0.15"), Fraction("0.60")),
 }
+"""List prices of a million tokens by currency, off-peak: cached input, other input, output."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +235,7 @@ class Session:
 
     @property
     def saving(self) -> float:
+        """How many times dearer the session would be without a cache."""
         return float(self.price_without_cache / self.price)
 
 
@@ -236,6 +246,9 @@ def session(turns: int, first_prompt: int, new_tokens: int, output_tokens: int, 
         first_prompt: input tokens of the first turn, none of them cached.
         new_tokens: input tokens that each later turn adds (tool results, user messages).
         output_tokens: tokens generated in each turn; they are cached input in the next.
+
+    Raises:
+        ValueError: fewer than one turn or first token, or another count below 0.
     """
     for name, count in (("turns", turns), ("first_prompt", first_prompt)):
         if count < 1:

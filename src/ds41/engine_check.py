@@ -4,6 +4,8 @@ The engine says how many bytes it has and how many tokens it makes of them; the 
 each format that an engine may have stored. A latent cache lies whole on every GPU of a tensor-parallel group, keys
 and values per head are split; every request also keeps its windows. vLLM's "cache size" of a model with windows is
 no capacity: it is the number of full-length requests that it would admit, times their length.
+
+Source: start-up messages of vLLM and SGLang (:mod:`ds41.engine_logs`); the check is ds41's own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from ds41.engine_storages import OWN, Stored, named_in, stored_ways
 from ds41.systems import System, systems
 
 TOLERANCE = 0.02
+"""The relative difference up to which a log agrees with the ledger."""
 GIB = 2**30
+"""Bytes of a GiB."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,12 @@ class LogCheck:
 
     @property
     def best(self) -> Prediction:
+        """The prediction nearest to the log."""
         return self.predictions[0]
 
     @property
     def holds(self) -> bool:
+        """Whether the expected storage is within the tolerance."""
         return abs(self.expected.error) <= self.tolerance
 
     @property

@@ -1,6 +1,8 @@
 """What engines do with this model: what they store and why, the flags that matter, what was measured on servers.
 
 Data with sources in ``data/engines.json`` and ``data/engine_logs.json``; bytes are computed, never typed in.
+
+Source: each fact names its own, an engine's code, thread or log.
 """
 
 from __future__ import annotations
@@ -42,7 +44,12 @@ class RecordedLog:
         return replace(log, **{name: value for name, value in self.known.items() if name not in log.found()})
 
     def check(self, storage: str | None = None) -> LogCheck:
-        """:func:`ds41.engine_check.check_log` with the model that the source names."""
+        """:func:`ds41.engine_check.check_log` with the model that the source names.
+
+        Raises:
+            LogError: the log says too little.
+            ValueError: a storage that is none.
+        """
         return check_log(self.read(), system(self.model), storage=storage)
 
 

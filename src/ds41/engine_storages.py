@@ -1,4 +1,7 @@
-"""The ways in which an engine may store a model's cache: which records, and how much of them lies on one GPU."""
+"""The ways in which an engine may store a model's cache: which records, and how much of them lies on one GPU.
+
+Source: the engines' code, named with each fact in :mod:`ds41.engine_facts`.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,11 @@ NAMES = {
     "fp4": "FP4",
     "bf16": "BF16",
 }
+"""Ways of storing a cache by short name, in words."""
 
 # What a model of each family is stored in where nothing is said.
 OWN = {"gqa": "bf16", "mla": "bf16", "dsa": "fp8", "csa_hca": "v4", "csa2": "published"}
+"""What a model of each family is stored in where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +53,22 @@ class Stored:
 
     @property
     def says(self) -> str:
+        """What is stored, in words."""
         return NAMES[self.name]
 
     @property
     def bytes_per_token(self) -> Fraction:
+        """Bytes of global KV for each token, all planes together."""
         return total(self.planes)
 
     @property
     def window_bytes(self) -> int:
+        """Bytes of one sequence's windows in all layers; 0 without windows."""
         return self.window.nbytes() if self.window else 0
 
     @property
     def window_row_bytes(self) -> int:
+        """Bytes that one token has in the windows of all layers; 0 without windows."""
         return self.window.layers * self.window.record.nbytes if self.window else 0
 
     def nbytes(self, tokens: int) -> int:
@@ -110,6 +119,7 @@ def named_in(log: EngineLog, family: str) -> str | None:
 
 
 Ways = Iterator[tuple[str, tuple[tuple[Plane, ...], Window | None]]]
+"""Names of ways of storing, each with its planes and window."""
 
 
 def _csa2(system: System, config: ModelConfig, drafts: bool) -> Iterator[Stored]:

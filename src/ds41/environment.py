@@ -1,4 +1,7 @@
-"""What this Python, this torch and this device can do, and how the book's code will use them."""
+"""What this Python, this torch and this device can do, and how the book's code will use them.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Keeping experts evenly loaded in training: a bias that follows the load, and a small loss within a sequence.
 
 The report (sections 2.1.1 and 4.2.2) gives the parts and their sizes: one bias vector for text and one for images,
-speed 0.001 for both, loss weight 1e-4. It does not give the formulas. Those here are DeepSeek-V3's (arXiv 2412.19437,
-section 2.1.2), which is an assumption.
+speed 0.001 for both, loss weight 1e-4. It does not give the formulas. Those here are DeepSeek-V3's, which is an
+assumption.
+
+Source: report sections 2.1.1 and 4.2.2; DeepSeek-V3's report, arXiv 2412.19437, section 2.1.2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 A multiply-add is two operations, as in torch's own counter. The counter sees matrix products and nothing else: no
 norm, softmax, rotation, rounding, top-k, Sinkhorn step, and no gate of experts or Engram. What it sees is predicted
-here to the unit. Source: report sections 2.2, 2.3 and 3.2.2; the counts follow from the shapes of the matrices.
+here to the unit.
+
+Source: report sections 2.2, 2.3 and 3.2.2; the counts follow from the shapes of the matrices.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _MODULES = {
     "head": "head|Linear",
 }
 PARTS = tuple(_MODULES)
+"""The parts of a layer, and the head, that FLOPs are counted for."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Flops:
 
     @property
     def total(self) -> int:
+        """FLOPs of all parts together."""
         return sum(self.by_part.values())
 
     def __getitem__(self, part: str) -> int:
@@ -101,7 +105,12 @@ def by_layer(
     cached: int = 0,
     chunk_tokens: int | None = None,
 ) -> tuple[Flops, ...]:
-    """:func:`prefill` layer by layer, without the head."""
+    """:func:`prefill` layer by layer, without the head.
+
+    Raises:
+        ValueError: tokens below 0, or ``chunk_tokens`` below 1.
+        TypeError: tokens that are no whole number.
+    """
     tokens, cached = check_tokens(tokens), check_tokens(cached)
     if chunk_tokens is not None and chunk_tokens < 1:
         raise ValueError(f"chunk_tokens is {chunk_tokens}; expected 1 or more, or None")

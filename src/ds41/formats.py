@@ -10,7 +10,9 @@ WINDOW_KV    E4M3      E8M0 per 32        512 channels, 528 B    sliding window
 
 MAIN_KV is NVFP4 without the tensor-wide scale; INDEX_KEY is OCP MXFP4 and WINDOW_KV is OCP MXFP8, both with a
 scale that is rounded up, so that they never clip. This file is the definition in plain torch; the Triton kernels
-give the same bits. Source: report section 2.4.4 and the released inference code's quantisers.
+give the same bits.
+
+Source: report section 2.4.4 and the released inference code's quantisers.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Packed(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of codes and scales together."""
         return self.codes.numel() + self.scales.numel()
 
 
@@ -72,6 +75,7 @@ class BlockFormat:
 
     @property
     def element_bits(self) -> int:
+        """Bits of one element, without its share of a scale: 4 for E2M1, 8 for E4M3."""
         return 4 if self.element == "e2m1" else 8
 
     @property
@@ -85,7 +89,11 @@ class BlockFormat:
         return {"element": self.element, "scale": self.scale, "block": self.block, "amax_floor": self.amax_floor}
 
     def bytes_per_row(self, channels: int) -> int:
-        """Bytes of one row of ``channels`` channels, scales included."""
+        """Bytes of one row of ``channels`` channels, scales included.
+
+        Raises:
+            ValueError: the channels do not divide into blocks.
+        """
         self._check_channels(channels)
         return channels * self.element_bits // 8 + channels // self.block
 
@@ -129,7 +137,7 @@ class BlockFormat:
         return Packed(codes.view(*leading, codes.shape[1]), scales.view(*leading, scales.shape[1]))
 
     def decode(self, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Give back the stored values, [..., C].
+        """Give back the values that ``packed`` stores, [..., C].
 
         Every value that :meth:`encode` stores is exact in bfloat16 and float32, those of MAIN_KV in float16 too. A
         product beyond the finite range of ``dtype`` saturates (only E8M0 scales reach that far); a byte that is NaN
@@ -137,6 +145,7 @@ class BlockFormat:
 
         Raises:
             ValueError: codes and scales do not belong together.
+            TypeError: codes or scales are not uint8, or ``dtype`` is none of the three float types.
         """
         codes, scales = packed
         channels = self._check_packed(codes, scales)
@@ -160,14 +169,19 @@ class BlockFormat:
         return out.view(*codes.shape[:-1], channels)
 
     def fake_quantize(self, x: torch.Tensor) -> torch.Tensor:
-        """``decode(encode(x))`` in the type of ``x``; the gradient passes straight through."""
+        """``decode(encode(x))`` for ``x`` [..., C], in its type; the gradient passes straight through."""
         return _StraightThrough.apply(x, self)
 
     def clipped_blocks(self, x: torch.Tensor) -> torch.Tensor:
-        """Which blocks hold a value beyond the largest element times their scale: bool [..., C/block].
+        """Which blocks of ``x`` [..., C] hold a value beyond the largest element times their scale: bool [...,
+        C/block].
 
         MAIN_KV clips where its scale was rounded down (by at most 1/17 of the maximum) and where the maximum
         exceeds 448 * 6 = 2688; the other two formats round their scale up.
+
+        Raises:
+            TypeError: ``x`` is not of a supported type.
+            ValueError: C does not divide into blocks, or a value is not finite.
         """
         channels = self._check_input(x)
         blocks = x.detach().reshape(-1, self.block).to(torch.float32)
@@ -178,7 +192,7 @@ class BlockFormat:
         return clipped.view(*x.shape[:-1], channels // self.block)
 
     def scale_values(self, scales: torch.Tensor) -> torch.Tensor:
-        """Scale bytes as float32 numbers, in the same shape."""
+        """Scale bytes, ``scales`` uint8 [...], as float32 numbers in the same shape."""
         table = number_table(self.scale, scales.device)
         return torch.index_select(table, 0, scales.reshape(-1).to(torch.int32)).view(scales.shape)
 
@@ -233,15 +247,18 @@ class BlockFormat:
 
 # The floors keep the scale of an all-zero block at 2^-9 (the smallest E4M3 number), 2^-126 and 2^-22.
 MAIN_KV = BlockFormat("main KV", "e2m1", "e4m3", block=16, amax_floor=E2M1_MAX * 2.0**-9)
+"""Main entries of the global KV: 4.5 bits a channel, 288 bytes for 512 channels."""
 INDEX_KEY = BlockFormat("index key", "e2m1", "e8m0", block=32, amax_floor=E2M1_MAX * 2.0**-126)
+"""Index keys of the global KV: 4.25 bits a channel, 68 bytes for 128 channels."""
 WINDOW_KV = BlockFormat("window KV", "e4m3", "e8m0", block=32, amax_floor=1e-4)
+"""Rows of sliding windows: 8.25 bits a channel, 528 bytes for 512 channels."""
 
 _FLOAT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _FLOAT_NAMES = "float32, bfloat16, float16"
 
 
 def not_finite_error(x: torch.Tensor) -> ValueError:
-    """The error for an input with NaN or infinity; names the first place and the count."""
+    """The error for an input ``x`` [...] with NaN or infinity; names the first place and the count."""
     places = torch.nonzero(~torch.isfinite(x))
     first = tuple(places[0].tolist())
     where = ", ".join(str(i) for i in first)

@@ -1,4 +1,7 @@
-"""Text from a model, token by token: prefill once, then one decode step for each token that is drawn."""
+"""Text from a model, token by token: prefill once, then one decode step for each token that is drawn.
+
+Source: ds41's own loop; report section 3.2.2 for the bounded decoder.
+"""
 
 from __future__ import annotations
 

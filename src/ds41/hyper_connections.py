@@ -152,7 +152,7 @@ def sinkhorn(logits: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
 
 
 def collapse(streams: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Weighted sum of the streams: [N, n, d] and float32 [N, n] -> [N, d].
+    """Weighted sum of ``streams`` [N, n, d] by ``weights``, float32 [N, n] -> [N, d].
 
     Summed in float32, returned in the type of ``streams``. The weights are used as they are: they need not sum to one.
     """
@@ -176,15 +176,17 @@ def expand(streams: torch.Tensor, y: torch.Tensor, coefficients: Coefficients) -
 
 
 def leave(streams: torch.Tensor, update: Update | None, pre: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-    """The way out after the last site: write its update, collapse, normalise; arguments of
-    :meth:`HyperConnection.enter` -> [N, d]."""
+    """The way out after the last site: write its update, collapse, normalise.
+
+    ``streams`` [N, n, d] and ``pre`` [N, n]; arguments as in :meth:`HyperConnection.enter`. Returns [N, d].
+    """
     if runs_on_kernels(streams):
         return operators.hyper_collapse(streams, *_parts(update), pre, norm.weight, norm.eps)
     return norm(collapse(streams if update is None else expand(streams, *update), pre))
 
 
 def runs_on_kernels(streams: torch.Tensor) -> bool:
-    """Whether the sweep between two sublayers is one kernel here: for four streams, without a gradient."""
+    """Whether the sweep between two sublayers is one kernel here: for ``streams`` [N, 4, d], without a gradient."""
     if torch.is_grad_enabled() or streams.shape[1] != _KERNEL_STREAMS:
         return False
     return choose_backend(streams.device).name == "triton"
@@ -195,7 +197,7 @@ def _parts(update: Update | None) -> tuple[torch.Tensor | None, torch.Tensor | N
 
 
 def repeat_to_streams(x: torch.Tensor, n: int) -> torch.Tensor:
-    """[N, d] -> [N, n, d]: every stream starts as the token's embedding, unscaled."""
+    """``x`` [N, d] -> [N, n, d]: every stream starts as the token's embedding, unscaled."""
     return x[:, None].repeat(1, n, 1)
 
 

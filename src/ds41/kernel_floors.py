@@ -2,6 +2,8 @@
 
 Each kernel's own file counts its bytes and operations; here they get the sizes of a step. Devices are those of
 :mod:`ds41.roofline`, by datasheet.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

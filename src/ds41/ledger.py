@@ -3,6 +3,7 @@
 For the published configuration the global KV (main entries and index keys) is 890 bytes per token exactly, and
 356 * (3 * floor(N/2) + N) bytes after N tokens: an entry is written when its group of ``ratio`` tokens closes.
 The 890 leave out what does not grow with the sequence: the windows, the open groups, the Engram history.
+
 Source: report sections 1, 2.3 and 2.4.4; the decomposition itself is not printed there.
 """
 
@@ -95,6 +96,7 @@ def global_bytes(
 
     Raises:
         ValueError: ``tokens`` is negative.
+        TypeError: ``tokens`` is no whole number.
     """
     tokens = check_tokens(tokens)
     return sum(plane.nbytes(tokens) for plane in planes(config, storage, shared=shared, compressed=compressed))
@@ -140,6 +142,10 @@ def open_group_bytes(config: ModelConfig, tokens: int | None = None) -> int:
 
     0 wherever ``tokens`` is a multiple of the ratios; None gives the largest there can be, 12 KiB for the
     published configuration (report section 2.3.1).
+
+    Raises:
+        TypeError: ``tokens`` is no whole number.
+        ValueError: ``tokens`` is negative.
     """
     if tokens is not None:
         tokens = check_tokens(tokens)
@@ -155,7 +161,12 @@ def engram_history_bytes(config: ModelConfig) -> int:
 
 
 def sequence_rows(config: ModelConfig, tokens: int, draft: bool = False) -> tuple[Row, ...]:
-    """Everything that one live sequence of ``tokens`` tokens keeps, in bytes."""
+    """Everything that one live sequence of ``tokens`` tokens keeps, in bytes.
+
+    Raises:
+        TypeError: ``tokens`` is no whole number.
+        ValueError: ``tokens`` is negative.
+    """
     tokens = check_tokens(tokens)
     storage = Storage.published(config)
     rows = []

@@ -14,18 +14,26 @@ from ds41.formats import WINDOW_KV
 
 # What a model rounds: nothing, the three caches, or also the inputs of FP8 and FP4 matrices.
 Quantization = Literal["none", "cache", "full"]
+"""What a model rounds: nothing, the three caches, or also the inputs of FP8 and FP4 matrices."""
 QUANTIZATIONS = ("none", "cache", "full")
+"""All values of :data:`Quantization`."""
 # How a checkpoint stores a weight: FP8 with an E8M0 scale per tile, MXFP4 rows, or plain numbers.
 Storage = Literal["fp8", "fp4", "bf16", "f32"]
+"""How a checkpoint stores a weight: FP8 tiles, FP4 rows, or plain numbers."""
 
 
 def check_quantization(quantization: str) -> None:
+    """Refuse what is no quantization.
+
+    Raises:
+        ValueError: ``quantization`` is not one of :data:`QUANTIZATIONS`.
+    """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization is {quantization!r}; expected one of {', '.join(map(repr, QUANTIZATIONS))}")
 
 
 def quantize_input(x: torch.Tensor) -> torch.Tensor:
-    """Round the input of a quantised matrix to FP8: groups of 32 channels, a power-of-two scale each.
+    """Round the input ``x`` [..., C] of a quantised matrix to FP8: groups of 32 channels, a power-of-two scale each.
 
     The rule is the window's. Where 32 does not divide the channels the last group is short.
     """
@@ -61,6 +69,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype).normal_(0, std))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` [..., in] -> [..., out] in the weight's type, after :func:`quantize_input` where inputs are rounded."""
         if self.rounds_input:
             x = quantize_input(x)
         return nn.functional.linear(x.to(self.weight.dtype), self.weight)

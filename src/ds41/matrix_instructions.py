@@ -1,6 +1,7 @@
 """Which operands the matrix units of each GPU generation take: what vendors publish, and what a compiler emits.
 
-Published: NVIDIA, PTX ISA 9.0, sections on ``mma``, ``wgmma.mma_async`` and ``tcgen05.mma``.
+Source: NVIDIA, PTX ISA 9.0, sections on ``mma``, ``wgmma.mma_async`` and ``tcgen05.mma``; what a compiler emits is read
+from its output.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OPERANDS = ("fp16", "bf16", "fp8", "mxfp4", "nvfp4")
+"""Operand types of matrix instructions, in the order in which generations gained them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ GENERATIONS = (
     Generation(100, "Blackwell", "B200", OPERANDS),
     Generation(120, "Blackwell", "RTX 50", OPERANDS),
 )
+"""GPU generations by compute capability, with the operand types of their matrix instructions."""
 
 
 class CompilerUnavailable(RuntimeError):

@@ -5,6 +5,8 @@ Each file is JSON, the environment included. ``ablations``: ``benchmarks/ablatio
 ``probe_pairs``: the parts named ``pair`` of ``ds41 probe replay --seeds 6`` and ``ds41 probe fp4``, with ``--model``
 the base of the ablations and ``--beside`` the variant without replay in training, and without FP4.
 ``simulation``: ``benchmarks/simulation.py --write``.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Activation values that hyper-connections move between two sublayers, by implementation.
 
 Counted per token and site, in vectors of ``hidden_size`` values, from what each kernel reads and writes. The few
-coefficients per token are left out. Source: report section 2.4.1.
+coefficients per token are left out.
+
+Source: report section 2.4.1.
 """
 
 from __future__ import annotations
@@ -20,14 +22,20 @@ class Operand:
     fixed: int
 
     def vectors(self, n: int) -> int:
+        """Vectors of hidden size that it has a token, for ``n`` streams."""
         return n * self.per_stream + self.fixed
 
 
 OLD_STREAMS = Operand("streams", per_stream=1, fixed=0)
+"""The residual streams as the site received them."""
 NEW_STREAMS = Operand("new streams", per_stream=1, fixed=0)
+"""The residual streams with the sublayer's output written."""
 OUTPUT = Operand("sublayer output", per_stream=0, fixed=1)
+"""The sublayer's output."""
 COLLAPSED = Operand("collapsed streams", per_stream=0, fixed=1)
+"""The streams' weighted sum before the norm."""
 INPUT = Operand("normed sublayer input", per_stream=0, fixed=1)
+"""The next sublayer's input."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ SEPARATE = Implementation(
         Kernel("norm", reads=(COLLAPSED,), writes=(INPUT,)),
     ),
 )
+"""Four kernels, each of which reads what the one before wrote."""
 # Fused, but the weights need a sum over all channels before the first channel can be collapsed: two passes.
 TWO_PASSES = Implementation(
     "fused, two passes",
@@ -88,12 +97,15 @@ TWO_PASSES = Implementation(
         Kernel("collapse and norm", reads=(NEW_STREAMS,), writes=(INPUT,)),
     ),
 )
+"""Two kernels: the collapse weights need a sum over all channels of the new streams."""
 # With the one-site shift the weights are known before the pass begins.
 SINGLE_PASS = Implementation(
     "fused and shifted, one pass",
     (Kernel("update, coefficients, collapse, norm", reads=(OLD_STREAMS, OUTPUT), writes=(NEW_STREAMS, INPUT)),),
 )
+"""One kernel: with the one-site shift the collapse weights are known before it begins."""
 IMPLEMENTATIONS = (SEPARATE, TWO_PASSES, SINGLE_PASS)
+"""The three ways, most traffic first."""
 
 
 def sites(config: ModelConfig) -> int:

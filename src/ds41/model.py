@@ -42,6 +42,9 @@ class Model(nn.Module):
             float32 whatever it is, so cast a model by building it with another ``dtype``, not with ``.to()``.
         token_map: int64 [vocab_size], the compressed id of every token, which Engram hashes
             (:func:`ds41.tokenizer.compression_map`). None takes the byte vocabulary's where it fits.
+
+    Raises:
+        ValueError: ``quantization`` is unknown, or a token map is given to a model without Engram.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Model(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return self.embed.weight.device
 
     def forward(
@@ -103,7 +107,15 @@ class Model(nn.Module):
         memory: Callable[[Step], Memory] | None = None,
         watched: Sequence[int] = (),
     ) -> Hidden:
-        """What :meth:`forward` gives before the head, and what entered the ``watched`` layers, for a drafter."""
+        """What :meth:`forward` gives before the head, and what entered the ``watched`` layers, for a drafter.
+
+        Args:
+            input_ids, image_mask, image_vectors, memory: as in :meth:`forward`. watched: indices of layers.
+
+        Raises:
+            ValueError: ids outside the vocabulary, rows of unequal length, or more tokens than the model has positions.
+            TypeError: the model was cast to another type than it was built in.
+        """
         tokens = token_rows(input_ids, None, self.config, self.device, image_mask, image_vectors)
         if len(set(tokens.counts)) > 1:
             raise ValueError(f"the rows have {list(tokens.counts)} tokens; expected equal lengths, or pad on the right")
@@ -131,6 +143,10 @@ class Model(nn.Module):
 
         Packed pages by default; ``storage="fake"`` keeps the rounded values in the model's dtype. A model without
         rounding keeps plain values.
+
+        Raises:
+            ValueError: a storage that is none, or that does not belong to the model's quantization. CacheError: as
+                :class:`Cache`.
         """
         options.setdefault("storage", "plain" if self.quantization == "none" else "packed")
         check_storage(options["storage"], self.dtype)
@@ -162,7 +178,8 @@ class Model(nn.Module):
                 in several calls gives other logits than in one. "exact" runs each of those layers on the tokens that
                 the windows above it follow from, and gives what "full" gives up to rounding. All global entries are
                 written in any case.
-            image_mask: bool, like ``input_ids``, the positions that belong to images; None where vectors are given
+            image_mask: bool [T], [B, T] or rows, like ``input_ids``: the positions that belong to images; None where
+                vectors are given
                 takes those with ``image_token_id``. image_vectors: what stands there in place of embeddings
                 (:class:`ds41.vision.Vision`): [I, hidden] for all sequences, or one tensor for each.
             chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
@@ -174,6 +191,7 @@ class Model(nn.Module):
         Raises:
             ValueError: ids outside the vocabulary, or rows that do not fit the cache. CacheError: no room; nothing
                 is written then.
+            TypeError: ``cache`` is no :class:`ds41.cache.Cache`, or an id no whole number.
         """
         check_decoder(decoder)
         if chunk_tokens < 1:
@@ -254,6 +272,11 @@ class Model(nn.Module):
 
         Returns:
             Logits after each token, float32 [B, k, vocab]; for rows of unequal length a list of [k, vocab].
+
+        Raises:
+            ValueError: ids outside the vocabulary, or rows or a cache that do not fit.
+            TypeError: ``cache`` is no :class:`ds41.cache.Cache`, or an id no whole number.
+            CacheError: no room; nothing is written then.
         """
         self._check_cache(cache)
         if isinstance(tokens, Integral):

@@ -59,12 +59,16 @@ class Router(nn.Module):
         self.bias_vl = nn.Parameter(torch.zeros(experts, dtype=torch.float32), requires_grad=False)
 
     def forward(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
-        """x [N, hidden]; image_mask bool [N], true at every position of an image span, or None for text alone."""
+        """x [N, hidden]; image_mask bool [N], true at every position of an image span, or None for text alone.
+
+        Raises:
+            ValueError: ``image_mask`` is of another type or shape.
+        """
         self._check_mask(x, image_mask)
         return self.route(self._logits(x), image_mask)
 
     def route(self, logits: torch.Tensor, image_mask: torch.Tensor | None = None) -> Routing:
-        """The choice by the experts' logits, float32 [N, E]."""
+        """The choice by the experts' logits, float32 [N, E]; ``image_mask`` as in :meth:`forward`."""
         scores, bias = sqrt_softplus(logits), self.bias
         if image_mask is not None:
             bias = torch.where(image_mask[:, None], self.bias_vl, self.bias)
@@ -77,7 +81,11 @@ class Router(nn.Module):
         return Routing(indices, weights * self.scaling_factor, scores)
 
     def choose(self, x: torch.Tensor, image_mask: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Indices and weights of :meth:`forward`; without a gradient, by one kernel where kernels run."""
+        """Indices and weights, arguments as in :meth:`forward`; without a gradient, by one kernel where kernels run.
+
+        Raises:
+            ValueError: ``image_mask`` is of another type or shape.
+        """
         if torch.is_grad_enabled() or choose_backend(x.device).name != "triton":
             return self(x, image_mask)[:2]
         self._check_mask(x, image_mask)
@@ -107,6 +115,7 @@ class Experts(nn.Module):
 
     Raises:
         ConfigError: ``expert_dtype`` is neither, or ``swiglu_limit`` is no limit.
+        ValueError: ``quantization`` is unknown.
     """
 
     def __init__(
@@ -146,7 +155,12 @@ class Experts(nn.Module):
 
 
 class Expert(nn.Module):
-    """One expert that every token visits, weight 1, stored in FP8: w2 (silu(w1 x) * w3 x)."""
+    """One expert that every token visits, weight 1, stored in FP8: w2 (silu(w1 x) * w3 x).
+
+    Raises:
+        ConfigError: the configuration has no positive ``swiglu_limit``.
+        ValueError: ``quantization`` is unknown.
+    """
 
     def __init__(
         self,
@@ -164,7 +178,7 @@ class Expert(nn.Module):
         self.w3 = Linear(hidden, intermediate, "fp8", dtype=dtype, rounds_input=rounds, std=std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, hidden] -> [N, hidden] in the weights' type."""
+        """``x`` [N, hidden] -> [N, hidden] in the weights' type."""
         gate, up = self.w1(x), self.w3(x)
         if not torch.is_grad_enabled() and choose_backend(x.device).name == "triton":
             return self.w2(operators.swiglu_rows(gate, up, self.limit))
@@ -196,14 +210,18 @@ class MoE(nn.Module):
 
 
 def sqrt_softplus(x: torch.Tensor) -> torch.Tensor:
-    """``sqrt(log(1 + e^x))``, with gradient 0 and not NaN where the softplus has vanished (below about -104)."""
+    """``sqrt(log(1 + e^x))`` of ``x`` [...], with gradient 0 and not NaN where the softplus has vanished (below about
+    -104).
+    """
     softplus = nn.functional.softplus(x)
     vanished = softplus == 0
     return softplus.masked_fill(vanished, 1).sqrt().masked_fill(vanished, 0)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Tensor:
-    """``silu(gate) * up`` in float32; the gate is clamped from above only, the up branch on both sides."""
+    """``silu(gate) * up`` of two [..., I], in float32; the gate is clamped from above only, the up branch on both
+    sides.
+    """
     gate = gate.to(torch.float32).clamp(max=limit)
     return nn.functional.silu(gate) * up.to(torch.float32).clamp(-limit, limit)
 

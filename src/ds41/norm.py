@@ -32,4 +32,5 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """:func:`rms_norm` of ``x`` [..., C] with this weight, in the type of ``x``."""
         return rms_norm(x, self.weight, self.eps)

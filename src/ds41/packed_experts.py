@@ -47,7 +47,9 @@ class PackedExperts(nn.Module):
     def forward(
         self, x: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Arguments and result of :meth:`ds41.moe.Experts.forward`; no gradient."""
+        """Arguments ``x``, ``indices``, ``weights``, ``shared`` and result of :meth:`ds41.moe.Experts.forward`; no
+        gradient.
+        """
         if choose_backend(x.device).name == "triton":
             return operators.experts_packed(
                 x.to(self.dtype), indices, weights, *self._stored("w1"), *self._stored("w3"), *self._stored("w2"),

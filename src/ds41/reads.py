@@ -3,6 +3,7 @@
 Sparse attention does not re-read its whole cache. A layer reads its window, the entries that it selected or
 borrowed a selection of, and, if it selects for itself, index keys: all of them in a Full layer, the candidate
 pool in a Reindex layer. So the bytes grow with the context only through the Full layers' index keys.
+
 Source: report sections 2.3.1 and 2.3.2.
 """
 
@@ -26,6 +27,7 @@ class LayerRead:
 
     @property
     def total(self) -> int:
+        """Bytes of window, main entries and index keys together."""
         return self.window + self.main + self.index
 
 
@@ -33,6 +35,10 @@ def decode_reads(config: ModelConfig, tokens: int, storage: Storage | None = Non
     """KV bytes read by each layer for the token at the end of a context of ``tokens`` tokens, itself included.
 
     A layer that sees no more entries than ``index_topk`` takes them all and scores none, so it reads no keys.
+
+    Raises:
+        TypeError: ``tokens`` is no whole number.
+        ValueError: ``tokens`` is negative.
     """
     tokens = check_tokens(tokens)
     storage = storage or Storage.published(config)
@@ -68,6 +74,10 @@ def index_macs(config: ModelConfig, tokens: int) -> dict[int, int]:
     """Multiply-adds of the index scores for one query, by layer: heads × channels × scored entries.
 
     At 2^20 tokens 4,294,967,296 in layer 20 and 67,108,864 in each Reindex layer, 64 times fewer.
+
+    Raises:
+        TypeError: ``tokens`` is no whole number.
+        ValueError: ``tokens`` is negative.
     """
     tokens = check_tokens(tokens)
     per_entry = config.index_n_heads * config.index_head_dim
@@ -79,7 +89,12 @@ def index_macs(config: ModelConfig, tokens: int) -> dict[int, int]:
 
 
 def attention_flops(config: ModelConfig, tokens: int) -> int:
-    """Operations of the core attention for one query, all layers: scores and weighted values of all heads."""
+    """Operations of the core attention for one query, all layers: scores and weighted values of all heads.
+
+    Raises:
+        TypeError: ``tokens`` is no whole number.
+        ValueError: ``tokens`` is negative.
+    """
     tokens = check_tokens(tokens)
     keys = sum(
         min(tokens, config.sliding_window) + min(_entries(layer, tokens), config.index_topk) for layer in config.layers

@@ -2,6 +2,8 @@
 
 Everything here counts exactly: bytes are integers, bytes per token are fractions. The ledger and the
 comparison systems are built from these two shapes.
+
+Source: report section 2.4.4 for this model's records; each other record names its own.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from typing import Literal
 from ds41.formats import BlockFormat
 
 Component = Literal["main", "index"]
+"""The two parts of a global entry: main KV and index key."""
 # published: printed by the model's authors; derived: computed here; measured: reported by somebody who ran it.
 Source = Literal["published", "derived", "measured"]
+"""Who says a number: the model's authors, a computation here, or somebody who measured it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Part:
 
     @property
     def nbytes(self) -> Fraction:
+        """Bytes of the part; a fraction where its bits fill no whole byte."""
         return Fraction(self.count * self.bits, 8)
 
 
@@ -35,6 +40,9 @@ class Record:
     """One stored entry: its parts, in order.
 
     ``nbytes`` is a whole number of bytes. Records compare by their parts and their name.
+
+    Raises:
+        ValueError: the parts fill no whole number of bytes.
     """
 
     name: str
@@ -46,7 +54,11 @@ class Record:
 
     @classmethod
     def packed(cls, block_format: BlockFormat, channels: int, rows: int = 1) -> Record:
-        """``rows`` rows of ``channels`` channels in one of this model's block formats."""
+        """``rows`` rows of ``channels`` channels in one of this model's block formats.
+
+        Raises:
+            ValueError: the channels do not divide into the format's blocks.
+        """
         bits, block = block_format.element_bits, block_format.block
         if channels % block:
             raise ValueError(f"{channels} channels do not divide into {block_format.name}'s blocks of {block}")
@@ -61,6 +73,7 @@ class Record:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the record, a whole number."""
         return int(self._sum())
 
     @property
@@ -73,6 +86,7 @@ class Record:
 
 
 def bf16(channels: int) -> Record:
+    """``channels`` numbers of BF16, no scales: 2 bytes each."""
     return Record.plain("BF16", 16, channels)
 
 
@@ -134,6 +148,7 @@ class Plane:
 
     @property
     def bytes_per_token(self) -> Fraction:
+        """Bytes for each token of a long sequence: all layers' records over the group's ratio."""
         return Fraction(self.layers * self.record.nbytes, self.ratio)
 
     def entries(self, tokens: int) -> int:
@@ -141,6 +156,7 @@ class Plane:
         return tokens // self.ratio
 
     def nbytes(self, tokens: int) -> int:
+        """Bytes after ``tokens`` tokens; an entry is stored when its group closes."""
         return self.layers * self.entries(tokens) * self.record.nbytes
 
     def bytes_read(self, tokens: int) -> int:
@@ -152,11 +168,13 @@ class Plane:
 
     @property
     def formula(self) -> str:
+        """Where the bytes per token come from, for example ``3 × 288 / 2``."""
         ratio = f" / {self.ratio}" if self.ratio > 1 else ""
         layers = f"{self.layers} × " if self.layers > 1 else ""
         return f"{layers}{self.record.nbytes}{ratio}"
 
     def stored_as(self, record: Record) -> Plane:
+        """The same plane with another record for each entry."""
         return replace(self, record=record)
 
 

@@ -3,7 +3,9 @@
 After a prefix hit the global entries are there and the windows are not. Feeding the last ``sliding_window`` tokens
 again writes windows for what follows; each of those tokens sees window keys from the first of them on, and global
 entries as ever. Nothing that is shared is written. Exact windows would need the tokens that every layer's window
-follows from, layer under layer. Source: report section 3.2.2.
+follows from, layer under layer.
+
+Source: report section 3.2.2.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ __all__ = [
 ]
 
 ShortHits = Literal["recompute", "replay"]
+"""What is done with a hit shorter than a window: compute it all again, or replay it as any other."""
 KeptWindows = Literal["prefill", "all"]
+"""Whose windows are kept between turns: those of layers that a prefill runs on every token, or all."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,9 @@ def begin_replay(
     """Start sequence ``row`` from the pages of a hit; ``model.prefill(ids[plan.start:], cache)`` goes on.
 
     Args:
-        ids: token ids of the sequence from position 0, at least ``plan.hit`` of them.
+        ids: [T], token ids of the sequence from position 0, at least ``plan.hit`` of them.
         pages: page numbers of ``cache.pool`` that hold the hit's entries, the last perhaps in part; they stay shared.
-        image_mask: bool, which of ``ids`` belong to images.
+        image_mask: bool [T], which of ``ids`` belong to images.
 
     Raises:
         ValueError: fewer ids than the hit has tokens, or a plan that feeds none of the tokens of an open group.
@@ -128,7 +132,15 @@ def feed_again(
     start: int,
     image_mask: torch.Tensor | None = None,
 ) -> None:
-    """Rewind a sequence to ``start``, with the Engram history that its tokens have there."""
+    """Rewind a sequence to ``start``, with the Engram history that its tokens have there.
+
+    Args:
+        row: of the cache. ids, image_mask: [T], the tokens of the sequence and which belong to images, from its first
+            on.
+
+    Raises:
+        CacheError: ``start`` is beyond what the sequence holds.
+    """
     cache.rewind(row, start)
     if model.hasher is None:
         return

@@ -1,6 +1,8 @@
 """The roofline of a decode step: bytes moved, operations done, and the time that neither lets it beat.
 
 Device figures are the vendor's datasheet values, dense rates.
+
+Source: Williams et al. 2009, "Roofline"; the vendors' datasheets, named with each device.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class Device:
 
     @property
     def best_flops(self) -> float:
+        """FLOPs a second of the fastest format for quantised weights: FP8 where there are such units, else 16 bits."""
         return self.fp8_flops or self.half_flops
 
 
@@ -46,6 +49,7 @@ DEVICES = {
         Device("B200", 180e9, 8e12, 4500e12 / 2, 9000e12 / 2, "NVIDIA HGX B200 datasheet"),
     )
 }
+"""Datasheet rates by the name of the device: memory, bandwidth, dense 16-bit and FP8 FLOPs a second."""
 
 # Names that the CUDA driver reports. Variants with other memory (A100 40GB, H100 PCIe, MIG slices) are not presets.
 _DRIVER_NAMES = {
@@ -78,10 +82,12 @@ class DecodeStep:
 
     @property
     def seconds(self) -> float:
+        """The least seconds of the step: the longer of moving and computing, which overlap."""
         return max(self.bandwidth_seconds, self.compute_seconds)
 
     @property
     def bound(self) -> Literal["bandwidth", "compute"]:
+        """Which of the two takes longer."""
         return "bandwidth" if self.bandwidth_seconds >= self.compute_seconds else "compute"
 
     @property
@@ -116,6 +122,9 @@ def step(
     """The bound from its parts, for any model.
 
     low_precision_flops may run on FP8 units where there are any; half_flops run in BF16 or FP16.
+
+    Raises:
+        ValueError: ``devices`` below 1.
     """
     if devices < 1:
         raise ValueError(f"devices is {devices}; expected 1 or more")

@@ -1,8 +1,9 @@
 """Rotary position embedding: the plain table of window-only layers, the YaRN table of all others.
 
 Pairs are interleaved and stand at the end of a vector: of C channels, the last R rotate as R/2 complex numbers.
-YaRN changes frequencies only; no factor enters the softmax scale. Source: report section 4.2.1 and the released
-configuration (``rope_theta``, ``compress_rope_theta``, ``rope_scaling``).
+YaRN changes frequencies only; no factor enters the softmax scale.
+
+Source: report section 4.2.1 and the released configuration (``rope_theta``, ``compress_rope_theta``, ``rope_scaling``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def layer_frequencies(config: ModelConfig, ratio: int) -> torch.Tensor:
 
 
 def frequencies(channels: int, theta: float) -> torch.Tensor:
-    """``theta^(-2i/channels)`` for i in 0 .. channels/2 - 1, float32."""
+    """``theta^(-2i/channels)`` for i in 0 .. channels/2 - 1: float32 [channels/2]."""
     exponents = torch.arange(0, channels, 2, dtype=torch.float64, device="cpu") / channels
     return (theta**-exponents).to(torch.float32)
 
@@ -43,7 +44,9 @@ def frequencies(channels: int, theta: float) -> torch.Tensor:
 def yarn_frequencies(
     channels: int, theta: float, factor: float, original_length: int, beta_fast: float, beta_slow: float
 ) -> torch.Tensor:
-    """YaRN: fast pairs keep their frequency, slow ones are divided by ``factor``, a ramp lies between (float32)."""
+    """YaRN: fast pairs keep their frequency, slow ones are divided by ``factor``, a ramp lies between: float32
+    [channels/2].
+    """
 
     def pair_that_turns(times: float) -> float:
         return channels * math.log(original_length / (times * 2 * math.pi)) / (2 * math.log(theta))
@@ -57,7 +60,9 @@ def yarn_frequencies(
 
 
 def turns(positions: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
-    """``exp(i * position * frequency)``: complex64 [..., R/2] for positions [...], to rotate many tensors by."""
+    """``exp(i * position * frequency)``: complex64 [..., R/2] for positions [...] and ``freqs`` float32 [R/2], to
+    rotate many tensors by.
+    """
     angles = positions.to(torch.float32)[..., None] * freqs.to(positions.device)
     return torch.polar(torch.ones_like(angles), angles)
 
@@ -67,6 +72,9 @@ def rotate_by(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
 
     Returns:
         A new tensor in the type and shape of ``x``; the leading C - R channels are copied.
+
+    Raises:
+        ValueError: ``x`` has fewer channels than the rotation turns.
     """
     width = 2 * turn.shape[-1]
     if x.shape[-1] < width:

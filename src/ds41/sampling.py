@@ -1,4 +1,7 @@
-"""One token from logits: temperature, nucleus, and the distribution that they leave."""
+"""One token from logits: temperature, nucleus, and the distribution that they leave.
+
+Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", for the nucleus.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ import torch
 
 
 def check_sampling(temperature: float, top_p: float, seed: int | None = None) -> None:
-    """Refuse what nothing can be drawn with (ValueError)."""
+    """Refuse what nothing can be drawn with.
+
+    Raises:
+        ValueError: a temperature below 0 or infinite, ``top_p`` outside (0, 1], or a seed that is none.
+    """
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature is {temperature}; expected 0 or a positive number")
     if not 0 < top_p <= 1:
@@ -75,7 +82,11 @@ def draw(probabilities: torch.Tensor, random: torch.Generator) -> int:
 
 
 def require_finite(logits: torch.Tensor) -> None:
-    """Refuse logits from which nothing can be drawn (FloatingPointError): one is NaN, or the largest infinite."""
+    """Refuse ``logits`` [..., vocab] from which nothing can be drawn.
+
+    Raises:
+        FloatingPointError: one is NaN, or the largest is infinite.
+    """
     largest = logits.max()
     if not torch.isfinite(largest):
         raise FloatingPointError(f"the largest logit is {largest.item()}; no token can be drawn from such logits")

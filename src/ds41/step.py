@@ -1,4 +1,7 @@
-"""The tokens of one forward pass: all sequences of a batch flat, one after the other, with no padding."""
+"""The tokens of one forward pass: all sequences of a batch flat, one after the other, with no padding.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ class Step:
 
     @property
     def tokens(self) -> int:
+        """Tokens of all sequences together, N."""
         return self.position.shape[0]
 
     @cached_property
@@ -75,7 +79,7 @@ class Step:
         return self._turned(frequencies)[1]
 
     def cos_and_sin(self, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same as two contiguous float32 tensors [N, R/2]."""
+        """The same as two contiguous float32 tensors [N, R/2]; ``frequencies`` float32 [R/2]."""
         return self._turned(frequencies)[2:]
 
     def _turned(self, frequencies: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,9 @@
 
 The configurations are data (``data/systems.json``, with the standing of each); a family says which planes follow
 from one. Counted is what grows with the context. Windows, recurrent states and page padding are not.
-Sources: report figure 1b; the V4 report; FlashMLA's README for the FP8 latent; the models' own configurations.
+
+Source: report figure 1b; the V4 report; FlashMLA's README for the FP8 latent; the models' own configurations, with how
+sure each is in ``data/systems.json``.
 """
 
 from __future__ import annotations
@@ -34,22 +36,28 @@ from ds41.records import (
 )
 
 Family = Literal["gqa", "mla", "dsa", "csa_hca", "csa2"]
+"""Kinds of attention by what they store."""
 Status = Literal["published", "cross-checked", "calculated", "from memory"]
+"""How sure the configuration of a system is."""
 Precision = Literal["bf16", "fp8", "fp4"]
+"""What a cache may be kept in, scales as each family has them."""
 Cache = tuple[tuple[Plane, ...], Window | None]
+"""What a system stores: planes that grow with the sequence, and the window that does not."""
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp4")
+"""All values of :data:`Precision`, widest first."""
 
 
 @dataclass(frozen=True)
 class System:
     """One model's cache at one precision.
 
-    family: "gqa" keys and values per head; "mla" one latent; "dsa" a latent and an index key; "csa_hca" V4's
-        alternation of a ratio with an indexer and a large ratio without; "csa2" V4.1's shared planes.
-    window: the sliding windows, None where there are none or they are not described here.
-    precision: "bf16" two bytes a channel; "fp8" the family's own FP8 entries (V4's index keys are MXFP4 all
-        the same); "fp4" this model's formats.
-    total_parameters, active_parameters: as the model card states them, None where not needed.
+    Attributes:
+        family: "gqa" keys and values per head; "mla" one latent; "dsa" a latent and an index key; "csa_hca" V4's
+            alternation of a ratio with an indexer and a large ratio without; "csa2" V4.1's shared planes.
+        window: the sliding windows, None where there are none or they are not described here.
+        precision: "bf16" two bytes a channel; "fp8" the family's own FP8 entries (V4's index keys are MXFP4 all
+            the same); "fp4" this model's formats.
+        total_parameters, active_parameters: as the model card states them, None where not needed.
     """
 
     key: str
@@ -66,10 +74,12 @@ class System:
 
     @property
     def bytes_per_token(self) -> Fraction:
+        """Bytes of global KV for each token, all planes together."""
         return total(self.planes)
 
     @property
     def formula(self) -> str:
+        """Where the bytes per token come from, plane by plane."""
         return sum_formula(self.planes)
 
     @property
@@ -83,7 +93,11 @@ class System:
         return sum(plane.nbytes(tokens) for plane in self.planes)
 
     def stored_as(self, precision: Precision) -> System:
-        """The same model with its cache kept at another precision."""
+        """The same model with its cache kept at another precision.
+
+        Raises:
+            ValueError: a precision that is none.
+        """
         planes, window = _cache(self.family, self.config, precision)
         return replace(self, precision=precision, planes=planes, window=window)
 
@@ -100,13 +114,18 @@ class System:
         return sum(plane.bytes_read(tokens) for plane in self.planes) + window
 
     def row(self) -> Row:
+        """The system as a row of a table of bytes per token."""
         source = "published" if self.status == "published" else "derived"
         return Row(self.name, self.bytes_per_token, self.formula, source, self.note)
 
 
 @cache
 def systems() -> Mapping[str, System]:
-    """Every comparison system by key, at the precision that it is usually served with."""
+    """Every comparison system by key, at the precision that it is usually served with.
+
+    Raises:
+        ValueError: an entry of the table has a precision that is none.
+    """
     text = resources.files("ds41").joinpath("data/systems.json").read_text(encoding="utf-8")
     return MappingProxyType({entry["key"]: _system(entry) for entry in json.loads(text)["systems"]})
 
@@ -140,6 +159,7 @@ class Generation:
 
 
 FIGURE_1B = ("deepseek-llm-67b", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4.1-flash")
+"""Keys of the systems in the report's figure 1b, oldest first."""
 
 
 def generations(precision: Precision | None = None) -> tuple[Generation, ...]:

@@ -1,6 +1,7 @@
 """Tokenizers, and the map that lets spellings of one word share an Engram entry.
 
 ``" The"``, ``"the"`` and ``"THE"`` are three tokens and one compressed id: n-grams are hashed over compressed ids.
+
 Source: report section 2.4.2; the normaliser of the released ``inference/engram.py``.
 """
 
@@ -14,8 +15,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 BYTE_SPECIALS = (
     "<|begin|>", "<|end|>", "<|pad|>", "<|noise|>", "<|image|>", *(f"<|reserved_{i}|>" for i in range(11)),
 )  # fmt: skip
+"""The special tokens of the byte vocabulary, ids 0 to 15."""
 FIRST_BYTE = len(BYTE_SPECIALS)
+"""The id of byte 0; byte b has id ``FIRST_BYTE + b``."""
 REPLACEMENT_CHARACTER = "\ufffd"
+"""What decoding gives for bytes that are no UTF-8."""
 _LONE_SPACE = "\ue000"
 
 

@@ -2,6 +2,8 @@
 
 Words, and what surrounds them, repeat in the same way. It is a stand-in, not a model of language: what it shares
 with text is that tokens alike take the same experts, and that some kinds of token are common.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ class TopicStream:
         """Random centres; topic n comes 1/n times as often as the first.
 
         generator: torch's own by default. One seeded like the router's weights would repeat their numbers.
+
+        Raises:
+            ValueError: ``topics`` below 1 or ``spread`` below 0.
         """
         if topics < 1:
             raise ValueError(f"topics is {topics}; expected 1 or more")

@@ -1,4 +1,7 @@
-"""The trained models that ship with the package."""
+"""The trained models that ship with the package.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from ds41.model import Model
 from ds41.vision import Vision, load_vision
 
 TRAINED = ("nano",)
+"""The presets whose trained weights ship with the package."""
 
 
 def trained_folder(name: str = "nano") -> Path:

@@ -1,16 +1,17 @@
 """How the released checkpoint stores its matrices: FP8 tiles, MXFP4 expert rows, FP8 Engram rows.
 
-==============  ==================  ==================  ==========================================
-format          elements            E8M0 scale          used for
-==============  ==================  ==================  ==========================================
-``TileFormat``  E4M3                per 32 x 32 tile    attention, shared experts, Engram projection
-``EXPERT_ROWS`` E2M1, two a byte    per 32 of a row     routed experts
-``ENGRAM_ROWS`` E4M3                per 32 of a row     Engram tables
-==============  ==================  ==================  ==========================================
+===============  ==================  ==================  ===========================================
+format           elements            E8M0 scale          used for
+===============  ==================  ==================  ===========================================
+``TileFormat``   E4M3                per 32 x 32 tile    attention, shared experts, Engram projection
+``EXPERT_ROWS``  E2M1, two a byte    per 32 of a row     routed experts
+``ENGRAM_ROWS``  E4M3                per 32 of a row     Engram tables
+===============  ==================  ==================  ===========================================
 
 A value is ``element * 2^(scale byte - 127)``. Scales are rounded up, so encoding never clips; encoding what was
-decoded gives the same values again, with the smallest scale that holds them. Source: the tensor tables of the
-released checkpoint; OCP Microscaling Formats (MX) v1.0.
+decoded gives the same values again, with the smallest scale that holds them.
+
+Source: the tensor tables of the released checkpoint; OCP Microscaling Formats (MX) v1.0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _SMALLEST_SCALE = 2.0**-126
 
 # Bytes of one element, by the names that safetensors files give the types.
 BYTES_EACH = {"F32": 4, "BF16": 2, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
+"""Bytes of one stored element by the safetensors name of its type; I8 holds two FP4 elements."""
 SCALE_DTYPE = "F8_E8M0"
+"""The safetensors name of a scale's type."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class TileFormat:
     """E4M3 elements [O, I] with one E8M0 scale for each tile: scales [ceil(O/rows), ceil(I/columns)].
 
     Tiles at the lower and right edge are short where the matrix does not divide.
+
+    Raises:
+        ValueError: a side below 1, or both odd.
     """
 
     rows: int = 32
@@ -60,13 +66,17 @@ class TileFormat:
         return (rows, columns), (-(-rows // self.rows), -(-columns // self.columns))
 
     def encode(self, weight: torch.Tensor) -> Packed:
-        """[O, I] of finite numbers -> codes uint8 [O, I], scales uint8 of :meth:`stored_shapes`."""
+        """``weight`` [O, I] of finite numbers -> codes uint8 [O, I], scales uint8 of :meth:`stored_shapes`."""
         codes, scales = self._blocks.encode(self._as_lines(weight))
         _, scale_shape = self.stored_shapes(weight.shape)
         return Packed(self._as_matrix(codes, weight.shape), scales.view(scale_shape))
 
     def decode(self, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """The stored values [O, I]; exact in float32, and in bfloat16 above its subnormal numbers."""
+        """The values that ``packed`` stores, [O, I]; exact in float32, and in bfloat16 above its subnormal numbers.
+
+        Raises:
+            ValueError: codes and scales do not belong together.
+        """
         codes, scales = packed
         expected = self.stored_shapes(codes.shape)[1]
         if tuple(scales.shape) != expected:
@@ -98,7 +108,11 @@ class RowFormat:
     weight_dtype: str
 
     def stored_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the codes and of the scales of a matrix [O, I]; I even for two elements a byte."""
+        """Shapes of the codes and of the scales of a matrix [O, I]; I even for two elements a byte.
+
+        Raises:
+            ValueError: two elements share a byte and the columns are odd.
+        """
         *rows, columns = shape
         codes_each = 8 // self.blocks.element_bits
         if columns % codes_each:
@@ -106,13 +120,13 @@ class RowFormat:
         return (*rows, columns // codes_each), (*rows, -(-columns // self.blocks.block))
 
     def encode(self, weight: torch.Tensor) -> Packed:
-        """[O, I] of finite numbers -> codes and scales, uint8, of :meth:`stored_shapes`."""
+        """``weight`` [O, I] of finite numbers -> codes and scales, uint8, of :meth:`stored_shapes`."""
         codes_shape, _ = self.stored_shapes(weight.shape)
         codes, scales = self.blocks.encode(nn.functional.pad(weight, (0, -weight.shape[-1] % self.blocks.block)))
         return Packed(codes[..., : codes_shape[-1]].contiguous(), scales)
 
     def decode(self, packed: Packed, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """The stored values [O, I]; exact in float32, and in bfloat16 above its subnormal numbers."""
+        """The values that ``packed`` stores, [O, I]; exact in float32, and in bfloat16 above its subnormal numbers."""
         codes, scales = packed
         codes_each = 8 // self.blocks.element_bits
         missing = -codes.shape[-1] % (self.blocks.block // codes_each)
@@ -121,13 +135,20 @@ class RowFormat:
 
 
 WeightFormat = TileFormat | RowFormat
+"""How a quantised matrix is stored."""
 
 EXPERT_ROWS = RowFormat(BlockFormat("expert row", "e2m1", "e8m0", 32, E2M1_MAX * _SMALLEST_SCALE), "I8")
+"""Routed experts: MXFP4, a scale per 32 columns of a row."""
 ENGRAM_ROWS = RowFormat(BlockFormat("Engram row", "e4m3", "e8m0", 32, E4M3_MAX * _SMALLEST_SCALE), "F8_E4M3")
+"""Engram tables: MXFP8, a scale per 32 columns of a row."""
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as uint8, for tensors of one byte an element."""
+    """The memory of ``tensor`` [...] as uint8, for types of one byte an element.
+
+    Raises:
+        TypeError: an element has more bytes.
+    """
     if tensor.element_size() != 1:
         raise TypeError(f"a stored code has one byte; this tensor is {tensor.dtype}")
     return tensor.view(torch.uint8)

@@ -3,7 +3,9 @@
 Counts every tensor of the released checkpoint from the configuration: 551,566,180,464 parameters of the backbone (the
 "552B"), 196,928,504,320 of Engram (the "196B"), 14,225,362,530 of the draft layers and 485,268,480 of the vision part.
 Bytes are those of the checkpoint's formats: FP8 with one E8M0 scale per tile, FP4 experts with one per 32
-channels, BF16 and FP32 for the rest. Source: the released configuration; report sections 2.4 and 4.2.1.
+channels, BF16 and FP32 for the rest.
+
+Source: the released configuration; report sections 2.4 and 4.2.1.
 """
 
 from __future__ import annotations
@@ -71,7 +73,11 @@ def attention(config: ModelConfig, layer: LayerPlan) -> Weights:
 
 
 def expert(config: ModelConfig) -> Weights:
-    """One routed expert: three matrices, 35,389,440 parameters in 18,800,640 bytes as published."""
+    """One routed expert: three matrices, 35,389,440 parameters in 18,800,640 bytes as published.
+
+    Raises:
+        ConfigError: ``expert_dtype`` is neither FP4 nor FP8.
+    """
     c = config
     if c.expert_dtype == "fp8":
         return shared_expert(c)
@@ -82,6 +88,7 @@ def expert(config: ModelConfig) -> Weights:
 
 
 def shared_expert(config: ModelConfig) -> Weights:
+    """One shared expert: three FP8 matrices."""
     c = config
     return 2 * fp8(c, c.moe_intermediate_size, c.hidden_size) + fp8(c, c.hidden_size, c.moe_intermediate_size)
 
@@ -177,6 +184,9 @@ def active(config: ModelConfig, half: str | None = None) -> Weights:
     Args:
         half: "encoder" or "decoder" for one half alone; None for both. As published 7.89B parameters in the
             encoder ("8B in prefill") and 15.47B in both ("16B in decode").
+
+    Raises:
+        ValueError: a half that is none.
     """
     if half not in (None, "encoder", "decoder"):
         raise ValueError(f"half is {half!r}; expected 'encoder', 'decoder' or None")
@@ -193,6 +203,9 @@ def read_per_step(config: ModelConfig, batch: int = 1) -> float:
     Everything outside the routed experts is read once for the whole batch, the head with it. Of E routed experts
     a layer reads those that any token picked: E * (1 - (1 - k/E)**batch) if the picks are even and independent,
     which is the largest expectation; real routing is uneven and reads fewer. Engram rows come from the host.
+
+    Raises:
+        ValueError: ``batch`` below 1.
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}; expected 1 or more")

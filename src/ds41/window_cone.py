@@ -2,7 +2,9 @@
 
 A row of layer l is made from the state that enters the layer, and that state has attended to a window of rows in
 layer l - 1. Windows that meet share a token, so each layer adds ``sliding_window - 1`` tokens. Entries of the
-global KV are there already and add nothing. Source: report section 3.2.2; the counts follow from its rule.
+global KV are there already and add nothing.
+
+Source: report section 3.2.2; the counts follow from its rule.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from ds41.ledger import check_tokens
 class Cone:
     """Tokens [begin, hit) of each layer that have to leave a window row again.
 
-    hit: tokens of the prefix; the next one has position ``hit``.
-    begins: for each layer the first position whose row is needed. A layer attends only for those that the layer
-        above it needs, the last one for none.
+    Attributes:
+        hit: tokens of the prefix; the next one has position ``hit``.
+        begins: for each layer the first position whose row is needed. A layer attends only for those that the layer
+            above it needs, the last one for none.
     """
 
     hit: int
@@ -51,6 +54,7 @@ def exact(config: ModelConfig, hit: int, layers: int | None = None) -> Cone:
 
     Raises:
         ValueError: no such number of layers, or ``hit`` is negative.
+        TypeError: ``hit`` is no whole number.
     """
     hit, layers = check_tokens(hit), _check_layers(config, layers)
     step = config.sliding_window - 1
@@ -61,13 +65,22 @@ def bounded(config: ModelConfig, hit: int, layers: int | None = None) -> Cone:
     """What bounded replay does instead: the last window of the prefix, in every layer. Arguments as in :func:`exact`.
 
     The rows are those of a sequence that began there.
+
+    Raises:
+        ValueError: a hit below 0, or layers that the model does not have.
+        TypeError: ``hit`` is no whole number.
     """
     hit, layers = check_tokens(hit), _check_layers(config, layers)
     return Cone(hit, (max(0, hit - config.sliding_window),) * layers)
 
 
 def right_layers(config: ModelConfig, hit: int, replayed: int) -> int:
-    """Layers, counted from 0, whose rows are exact after a replay of the last ``replayed`` tokens in full depth."""
+    """Layers, counted from 0, whose rows are exact after a replay of the last ``replayed`` tokens in full depth.
+
+    Raises:
+        TypeError: a count is no whole number.
+        ValueError: a count is negative.
+    """
     hit, replayed = check_tokens(hit), check_tokens(replayed)
     if replayed >= hit:
         return config.num_hidden_layers

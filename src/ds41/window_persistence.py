@@ -1,8 +1,9 @@
 """Windows that are stored, and windows that are not: what recorded turns leave behind, and how far a pool reaches.
 
 :mod:`ds41.economics` has the formula for one turn of a given length. Here real turns are added up, with their floors:
-open groups have written nothing, and a sequence shorter than its window has fewer rows. Source: report section 3.2.1;
-V4 report section 3.5.2.
+open groups have written nothing, and a sequence shorter than its window has fewer rows.
+
+Source: report section 3.2.1; V4 report section 3.5.2.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def stored(config: ModelConfig, turns: Iterable[Counted], baseline: System | Non
 
 
 def pool_sessions(config: ModelConfig, host_bytes: int, share: Fraction = Fraction(1, 10)) -> int:
-    """Sessions whose windows fit into a share of a machine's memory; the report's share is a tenth."""
+    """Sessions whose windows fit into a share of a machine's memory; the report's share is a tenth.
+
+    Raises:
+        ValueError: bytes below 0, or a share outside 0 to 1.
+    """
     if host_bytes < 0 or not 0 <= share <= 1:
         raise ValueError(f"host_bytes is {host_bytes} and share {share}; expected no less than 0, and 0 to 1")
     return int(host_bytes * share) // ledger.window_bytes(config)
@@ -63,6 +68,9 @@ def pool_turns_per_second(config: ModelConfig, host_bytes: int, lifetime_s: floa
     """Turns that may end each second if each leaves its windows in the pool for ``lifetime_s`` seconds.
 
     Those of a session that goes on are recycled at once, so a pool takes more than this.
+
+    Raises:
+        ValueError: a lifetime or bytes below 0, or a lifetime of 0.
     """
     if lifetime_s <= 0:
         raise ValueError(f"lifetime_s is {lifetime_s}; expected more than zero")

@@ -1,4 +1,4 @@
-"""A browser for the figures: one Chromium for a file of tests, an empty page for each look.
+"""A browser for the figures: one Chromium for the files of this folder, an empty page for each look.
 
 Not for the session: Playwright allows one at a time in a process, and other tests open theirs.
 """
@@ -6,6 +6,7 @@ Not for the session: Playwright allows one at a time in a process, and other tes
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import browser as ci_browser
@@ -13,16 +14,34 @@ import npm_tools
 import pytest
 from project import Project
 
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+_running, _shared = ExitStack(), []
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(pages):
+    return pages.chromium
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem):
+    """After the last test of this folder in a row, the browser is closed."""
     try:
-        with ci_browser.chromium() as running:
-            yield running
-    except ci_browser.NoBrowserError as error:
-        _without(str(error))
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path.parent != FOLDER:
+            _close()
+
+
+def pytest_sessionfinish():
+    """A session that was stopped has no last test."""
+    _close()
+
+
+def _close() -> None:
+    _shared.clear()
+    _running.close()
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +60,13 @@ class Pages:
     """
 
     def __init__(self, chromium) -> None:
-        self._chromium, self._free, self.faults = chromium, {True: [], False: []}, []
+        self.chromium, self._free, self.faults = chromium, {True: [], False: []}, []
 
     def borrow(self, script: bool):
         """An empty page, with or without JavaScript."""
         if self._free[script]:
             return self._free[script].pop()
-        page = self._chromium.new_context(java_script_enabled=script).new_page()
+        page = self.chromium.new_context(java_script_enabled=script).new_page()
         page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
         page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: self.faults.append(f"request: {request.url[:120]}"))
@@ -61,8 +80,13 @@ class Pages:
 
 
 @pytest.fixture(scope="module")
-def pages(chromium):
-    return Pages(chromium)
+def pages():
+    if not _shared:
+        try:
+            _shared.append(Pages(_running.enter_context(ci_browser.chromium())))
+        except ci_browser.NoBrowserError as error:
+            _without(str(error))
+    return _shared[0]
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_any_plan_of_two_halves_has_its_journeys():
 
 def traced():
     report = RequestReport(
-        prompt_tokens=300, generated_tokens=9, handed_pages=5, handed_bytes=9_000, window_bytes=1_000
+        prompt_tokens=300, generated_tokens=9, prompt_pages=5, handed_bytes=9_000, window_bytes=1_000
     )
     report.prefill = TurnReport(
         store_tokens=200,

@@ -40,6 +40,7 @@ MAKERS = {
     "schedule": lambda: viz.draft_schedule(CURVE, torch.full((4, 5), 0.8, dtype=torch.float64).cumprod(1)),
     "sizes": viz.image_sizes,
     "serving": viz.serving_map,
+    "stack": viz.inference_stack,
     "day": lambda: viz.serving_day(DAY, HELD),
     "bars": viz.generation_bars,
     "report": lambda: measure_format(MAIN_KV, rows=4).diagram(),
@@ -152,8 +153,8 @@ def test_the_still_picture_is_the_script_s_first_one(figures, look, name):
 
 
 def normalised(text: str) -> str:
-    """HTML without what only a mounted figure has: the order of focus and the spoken value of a slider."""
-    return re.sub(r' (tabindex|aria-valuetext)="[^"]*"', "", text)
+    """HTML without what only a mounted figure has: order of focus, a slider's words, where links lead."""
+    return re.sub(r' (tabindex|aria-valuetext|href|target|rel)="[^"]*"', "", text)
 
 
 SHOWN_COLOURS = """() => {
@@ -228,7 +229,7 @@ def test_runs_in_a_frame_that_may_only_run_scripts(figures, look, name):
         inner.locator(".ds-token").nth(5).click()
     elif name == "day":
         inner.locator("input[name=moment]").press("End")
-    elif name in ("sweeps", "pages", "serving"):
+    elif name in ("sweeps", "pages", "serving", "stack"):
         inner.locator("[data-act=next]").click()
     elif name == "prefill":
         inner.locator("input[name=way][value=full]").check()

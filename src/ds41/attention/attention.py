@@ -1,8 +1,9 @@
 """One layer's attention: its own queries and window, and global entries that it owns or borrows.
 
 The layer's plan says which parts it has: a window layer has no global branch; a Full layer writes entries and
-selects among them; a Reindex layer selects among borrowed entries; a Reuse layer borrows the selection too. Source:
-report sections 2.2, 2.3 and 4.2.1; released ``Attention``.
+selects among them; a Reindex layer selects among borrowed entries; a Reuse layer borrows the selection too.
+
+Source: report sections 2.2, 2.3 and 4.2.1; released ``Attention``.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _TILE = 2**24
 
 
 class Attended(NamedTuple):
-    """Output [n, hidden], and the tokens it is for: the step and their flat indices in the one given.
+    """``output`` [n, hidden], and the tokens it is for: the step and their flat indices in the one given.
 
-    kept is None where all tokens are.
+    ``kept``, int64 [n], is None where all tokens are.
     """
 
     output: torch.Tensor

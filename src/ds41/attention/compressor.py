@@ -1,7 +1,9 @@
 """The compressor: the latent that a group of tokens leaves in the global KV.
 
 Ratio 2 pools each pair of tokens with a gate of its own for every channel; ratio 1 is a projection and a norm. The
-groups are disjoint and know no position. Source: report section 2.3.1; released ``Compressor``.
+groups are disjoint and know no position.
+
+Source: report section 2.3.1; released ``Compressor``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class Entries(NamedTuple):
-    """Entries that a step closed: latent [M, head_dim], and whose they are, int64 [M]."""
+    """Entries that a step closed: ``latent`` [M, head_dim]; ``sequence`` and ``entry`` int64 [M], whose and which they
+    are.
+    """
 
     latent: torch.Tensor
     sequence: torch.Tensor
@@ -29,7 +33,11 @@ class Entries(NamedTuple):
 
 
 class Compressor(nn.Module):
-    """Hidden states of a step -> normalised, unrotated, unrounded latents of the groups that it closes."""
+    """Hidden states of a step -> normalised, unrotated, unrounded latents of the groups that it closes.
+
+    Raises:
+        ValueError: a ratio that the family does not have.
+    """
 
     def __init__(self, config: ModelConfig, ratio: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -68,6 +76,13 @@ class Compressor(nn.Module):
 def pool_pair(
     first_value: torch.Tensor, first_gate: torch.Tensor, second_value: torch.Tensor, second_gate: torch.Tensor
 ) -> torch.Tensor:
-    """Softmax over the two tokens' gates, separately for every channel, weighs their values (float32)."""
+    """Softmax over the two tokens' gates, separately for every channel, weighs their values.
+
+    Args:
+        first_value, first_gate, second_value, second_gate: float32 [M, C], of each pair's tokens.
+
+    Returns:
+        float32 [M, C].
+    """
     share = torch.sigmoid(first_gate - second_gate)
     return share * first_value + (1 - share) * second_value

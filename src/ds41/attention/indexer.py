@@ -1,8 +1,9 @@
 """The indexer: keys that stand for entries, queries that score them, and the entries that a query selects.
 
-Full layers own keys; Full and Reindex layers own queries. Source: report sections 2.3.1 and 2.3.2; released
-``Indexer``. A layer scores against the keys of its own source at every step; the released code does not where a
-decode step closes no group.
+Full layers own keys; Full and Reindex layers own queries.
+
+Source: report sections 2.3.1 and 2.3.2; released ``Indexer``. A layer scores against the keys of its own source at
+every step; the released code does not where a decode step closes no group.
 """
 
 from __future__ import annotations
@@ -139,18 +140,25 @@ class Indexer(nn.Module):
             return self._select_from_all(asked, step, visible, memory)
 
     def query(self, x: torch.Tensor, latent: torch.Tensor, turn: torch.Tensor) -> IndexQuery:
-        """The rotated, rounded queries and the head weights, their two constant factors included."""
+        """The rotated, rounded queries and the head weights, their two constant factors included.
+
+        Args:
+            x: [N, hidden], the layer's attention input. latent: [N, q_lora_rank], the query latent. turn: complex64 [N,
+                R/2].
+        """
         heads = self.query_heads(latent, turn)
         if self.rounds_query:
             heads = INDEX_KEY.fake_quantize(heads)
         return IndexQuery(heads.to(torch.float32), self.head_weights(x))
 
     def query_heads(self, latent: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-        """The rotated queries before they are rounded, [N, heads, C]."""
+        """The rotated queries before they are rounded, [N, heads, C]; ``latent`` and ``turn`` as in :meth:`query`."""
         return rotate_by(self.wq_b(latent).unflatten(-1, (self.heads, self.channels)), turn[:, None])
 
     def head_weights(self, x: torch.Tensor) -> torch.Tensor:
-        """How much each head's scores count for each token, float32 [N, heads], two constant factors included."""
+        """How much each head's scores count for each token of ``x`` [N, hidden]: float32 [N, heads], two constant
+        factors included.
+        """
         return self.weights_proj(x).to(torch.float32) * (self.channels**-0.5 * self.heads**-0.5)
 
     def scores(self, asked: IndexQuery, sequence: int, entries: int, memory: Memory) -> torch.Tensor:

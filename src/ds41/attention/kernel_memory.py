@@ -1,4 +1,7 @@
-"""A packed cache as the kernels read and write it: planes of bytes, and where in them each row lies."""
+"""A packed cache as the kernels read and write it: planes of bytes, and where in them each row lies.
+
+Source: the layout of pages and rings is ds41's own (:mod:`ds41.cache.layout`).
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 Window rows, entries and index keys are normalised, rotated, encoded and put where they belong by one kernel each;
 queries are scored against the stored bytes of the index keys; attention decodes the selected records in registers
 and rotates its output back. What remains between them are matrix products. :mod:`ds41.attention.attention` is the
-definition. Source: report sections 2.3 and 3.2.
+definition.
+
+Source: report sections 2.3 and 3.2.
 """
 
 from __future__ import annotations

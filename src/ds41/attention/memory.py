@@ -3,6 +3,8 @@
 :class:`CacheMemory` serves prefill and decode. :class:`SequenceMemory` serves whole sequences from position 0 and
 keeps everything differentiable. Rows and entries are rounded as the model's quantization says, once, when they are
 written; what is read back is what a packed cache would give.
+
+Source: report sections 2.3 and 2.4.4 for what is kept and rounded; the two memories are ds41's own.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ class Memory(Protocol):
     def open_rows(
         self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep the float32 rows of a pooling layer; give those just before the step, one a sequence, [S, C] each."""
+        """Keep ``value`` and ``gate``, float32 [N, C], of a pooling layer; give those just before the step, one a
+        sequence, [S, C] each.
+        """
         ...
 
     def append(
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
-        """Write closed entries: main [M, head_dim], index keys [M, index_head_dim]."""
+        """Write closed entries: main [M, head_dim], index keys [M, index_head_dim]; ``sequence`` and ``entry`` int64
+        [M].
+        """
         ...
 
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
@@ -54,7 +60,7 @@ class Memory(Protocol):
         ...
 
     def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-        """Index keys by entry, float32 [N, K, index_head_dim]."""
+        """Index keys by ``entry`` int64 [N, K] of ``sequence`` int64 [N]: float32 [N, K, index_head_dim]."""
         ...
 
 
@@ -76,6 +82,7 @@ class CacheMemory:
         self._gathers: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`Memory.window`, from the cache's rings."""
         cache, reach = self.cache, self.cache.config.sliding_window
         starts = tuple(cache.window_start[layer].tolist())
         older = 0 if all(f <= s for f, s in zip(step.firsts, starts, strict=True)) else reach - 1
@@ -89,6 +96,7 @@ class CacheMemory:
     def open_rows(
         self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`Memory.open_rows`, from the cache's open groups."""
         sequence = torch.arange(len(step.counts), device=value.device)
         waiting = self.cache.read_open(layer, sequence, step.first_position - 1)
         self.cache.write_open(layer, step.sequence, step.position, value, gate)
@@ -97,6 +105,7 @@ class CacheMemory:
     def append(
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
+        """As :meth:`Memory.append`, into pages; entries that are stored already are left as they are."""
         new = self.not_stored(layer, sequence, entry)
         if new is not None:
             sequence, entry, main, index = sequence[new], entry[new], main[new], index[new]
@@ -105,7 +114,8 @@ class CacheMemory:
             self._held[layer] = int(entry[-1]) + 1
 
     def not_stored(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor | None:
-        """Which entries are to be written, bool [M], in a step with tokens that are fed again; else None.
+        """Which entries are to be written, bool [M] for ``sequence`` and ``entry`` int64 [M], in a step with tokens
+        that are fed again; else None.
 
         One whose last token is new is written: its group was open when the tokens before it were stored.
         """
@@ -116,15 +126,18 @@ class CacheMemory:
         return (entry + 1) * ratio > torch.tensor(stored, device=entry.device)[sequence]
 
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """As :meth:`Memory.main_entries`, decoded from pages."""
         decoded = self._decoded_entries(layer, entry.numel())
         if decoded is None:
             return self._gathered(layer, sequence, entry)
         return decoded.index_select(0, entry.clamp(min=0).flatten()).unflatten(0, entry.shape)
 
     def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
+        """As :meth:`Memory.index_keys`, decoded from pages."""
         return self.cache.index_keys(layer, sequence, start, stop)
 
     def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """As :meth:`Memory.index_entries`, decoded from pages."""
         return self.cache.gather_index(layer, sequence, entry)
 
     def _decoded_entries(self, layer: int, wanted: int) -> torch.Tensor | None:
@@ -186,11 +199,13 @@ class SequenceMemory:
         self._offsets: dict[int, torch.Tensor] = {}
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`Memory.window`: the step's own rows, rounded where the model rounds."""
         return WINDOW_KV.fake_quantize(rows) if self.rounds else rows, self._choice
 
     def open_rows(
         self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`Memory.open_rows`: zeros, since every sequence begins in this step."""
         # Every sequence starts at position 0, so no pair began before this step.
         nothing = value.new_zeros(len(step.counts), value.shape[1])
         return nothing, nothing
@@ -198,19 +213,23 @@ class SequenceMemory:
     def append(
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, main: torch.Tensor, index: torch.Tensor
     ) -> None:
+        """As :meth:`Memory.append`: kept whole, rounded where the model rounds."""
         self._main[layer] = self.main_format.fake_quantize(main) if self.rounds else main
         self._index[layer] = INDEX_KEY.fake_quantize(index) if self.rounds else index
         # Entries lie one sequence after the other, each from its entry 0 on.
         self._offsets[layer] = torch.searchsorted(sequence, self._sequences)
 
     def main_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """As :meth:`Memory.main_entries`."""
         return _rows(self._main[layer], self._offsets[layer], sequence, entry)
 
     def index_keys(self, layer: int, sequence: int, start: int, stop: int) -> torch.Tensor:
+        """As :meth:`Memory.index_keys`."""
         offset = int(self._offsets[layer][sequence])
         return self._index[layer][offset + start : offset + stop].to(torch.float32)
 
     def index_entries(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """As :meth:`Memory.index_entries`."""
         return _rows(self._index[layer], self._offsets[layer], sequence, entry)
 
     def written(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:

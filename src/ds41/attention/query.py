@@ -1,6 +1,8 @@
 """The query path: down to a normalised latent, up to all heads, rotated.
 
-No norm follows the second matrix: V4's per-head norm is gone. Source: report section 2.3; released ``Attention``.
+No norm follows the second matrix: V4's per-head norm is gone.
+
+Source: report section 2.3; released ``Attention``.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class PageAllocator:
 
     @property
     def free_pages(self) -> int:
+        """Pages that nobody refers to."""
         return len(self._free)
 
     def allocate(self) -> int:
@@ -62,7 +63,11 @@ class PageAllocator:
         self.share_many((page,))
 
     def share_many(self, pages: Iterable[int]) -> None:
-        """Refer to each of ``pages`` once more, or to none of them if one is free."""
+        """Refer to each of ``pages`` once more, or to none of them if one is free.
+
+        Raises:
+            CacheError: no such page, or one that is free.
+        """
         pages = list(pages)
         with self._lock:
             for page in pages:
@@ -79,7 +84,11 @@ class PageAllocator:
         self.release_many((page,))
 
     def release_many(self, pages: Iterable[int]) -> None:
-        """Give up one reference to each of ``pages``, or to none of them if one has too few."""
+        """Give up one reference to each of ``pages``, or to none of them if one has too few.
+
+        Raises:
+            CacheError: no such page, or one that is free.
+        """
         counts = Counter(pages)
         with self._lock:
             for page, count in counts.items():
@@ -90,7 +99,11 @@ class PageAllocator:
                     self._free.append(page)
 
     def references(self, page: int) -> int:
-        """How many tables (and other holders) refer to a page; 0 for a free one."""
+        """How many tables (and other holders) refer to a page; 0 for a free one.
+
+        Raises:
+            CacheError: no such page.
+        """
         return self._references[self._known(page)]
 
     def _known(self, page: int) -> int:

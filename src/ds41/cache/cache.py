@@ -1,4 +1,7 @@
-"""Everything that a batch of live sequences keeps between steps."""
+"""Everything that a batch of live sequences keeps between steps.
+
+Source: report sections 2.3, 2.4.4 and 3.2 for what is kept; pages and rings are ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The errors of the cache."""
+"""The errors of the cache.
+
+Source: ds41's own.
+"""
 
 
 class CacheError(ValueError):

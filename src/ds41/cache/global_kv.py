@@ -73,11 +73,19 @@ class GlobalKV:
         self, layer: int, sequence: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
         """Main entries ``entry`` int64 [N, K] of sequences ``sequence`` int64 [N], [N, K, head_dim] in ``dtype``, the
-        cache's type if None; zeros for entry -1, and for entries whose page there is not."""
+        cache's type if None; zeros for entry -1, and for entries whose page there is not.
+
+        Raises:
+            CacheError: no such source layer, or shapes that do not fit.
+        """
         return self._gather(self.pool.main_rows(layer), layer, sequence, entry, dtype or self.dtype)
 
     def gather_index(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-        """Index keys, float32 [N, K, index_head_dim]; arguments as in :meth:`gather_main`."""
+        """Index keys, float32 [N, K, index_head_dim]; arguments as in :meth:`gather_main`.
+
+        Raises:
+            CacheError: no such source layer, or shapes that do not fit.
+        """
         return self._gather(self.pool.index_rows(layer), layer, sequence, entry, torch.float32)
 
     def index_keys(self, layer: int, row: int, start: int, stop: int) -> torch.Tensor:
@@ -108,7 +116,7 @@ class GlobalKV:
         return rows.gather(*self.places(layer, sequence[:, None], entry), dtype)
 
     def places(self, layer: int, sequence: torch.Tensor, entry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Page, and place in that page, of int64 entries (broadcast against ``sequence``).
+        """Page, and place in that page, of ``entry`` int64 [...], broadcast against ``sequence`` int64 [...].
 
         The page is -1 for entry -1 and where the sequence has no page.
         """

@@ -18,6 +18,7 @@ index scales     4           11264 .. 11391  22656 .. 22783  34048 .. 34175  567
 Nothing is padded. Every plane starts at a multiple of 16 bytes as long as each plane's size is one, which for the
 published sizes holds if ``page_tokens`` is a multiple of 8; :attr:`PageLayout.alignment` says what holds.
 Only the bytes of an entry are canonical; how a page orders them is this project's choice.
+
 Source: report sections 2.4.4 and 3.2.
 """
 

@@ -1,4 +1,7 @@
-"""The memory of the pages: one block of bytes in which every plane is a view."""
+"""The memory of the pages: one block of bytes in which every plane is a view.
+
+Source: report section 2.4.4 for the bytes of an entry; the pool is ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a sequence keeps to itself: windows, open groups and the Engram history, in rings."""
+"""What a sequence keeps to itself: windows, open groups and the Engram history, in rings.
+
+Source: report sections 2.3, 2.4.2 and 3.2.1 for what is private; the rings are ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ds41.formats import WINDOW_KV, Packed
 
 # A history entry without a token id: before the sequence, or blocked for n-grams.
 DEAD = -1
+"""A history entry without a token id: before the sequence, or blocked for n-grams."""
 
 
 class PrivateRows:
@@ -66,14 +70,17 @@ class PrivateRows:
 
     @property
     def window_bytes(self) -> int:
+        """Bytes of all windows, room for taking tokens back included."""
         return self._windows.nbytes
 
     @property
     def open_group_bytes(self) -> int:
+        """Bytes of all open groups."""
         return sum(ring.nbytes for ring in self._open.values())
 
     @property
     def history_bytes(self) -> int:
+        """Bytes of the Engram history."""
         return self._history.nbytes
 
     def write_window(
@@ -82,7 +89,7 @@ class PrivateRows:
         """Store window rows [M, head_dim] (rotated) and give them back as stored, in the cache's type.
 
         Of more rows than the ring holds the newest stay; the values of all come back. Rows that are kept
-        (:attr:`window_kept`) are not written: what the ring has of them comes back.
+        (``window_kept``) are not written: what the ring has of them comes back.
 
         Raises:
             CacheError: shapes that do not fit. ValueError: a value that is not finite, on a CPU.
@@ -110,7 +117,11 @@ class PrivateRows:
         return tuple(torch.where(kept[:, None], own, part) for part, own in zip(stored, held, strict=True))
 
     def read_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Window rows [M, head_dim] in the cache's type; zeros for position -1."""
+        """Window rows [M, head_dim] in the cache's type; zeros for position -1.
+
+        Raises:
+            CacheError: no such layer, or shapes that do not fit.
+        """
         self._check_window(layer, sequence, position)
         values = self._window_codec.load(self._windows.read(layer, sequence, position), self.dtype)
         return zero_rows(values, position < 0)
@@ -124,7 +135,7 @@ class PrivateRows:
         return Packed(*parts) if self._window_codec.storage == "packed" else parts[0]
 
     def window_slots(self, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The rows of :meth:`window_plane` in which positions lie or go, int64, in the shape of the arguments."""
+        """The rows of :meth:`window_plane` in which positions lie or go, int64 [...], in the shape of the arguments."""
         return self._windows.slots_of(sequence, position)
 
     def keep_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor, rows: Packed) -> None:
@@ -156,7 +167,11 @@ class PrivateRows:
     def read_open(
         self, layer: int, sequence: torch.Tensor, position: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Value and gate rows of waiting tokens, float32 [M, head_dim] each; zeros for position -1."""
+        """Value and gate rows of waiting tokens, float32 [M, head_dim] each; zeros for position -1.
+
+        Raises:
+            CacheError: a layer that pools nothing, or shapes that do not fit.
+        """
         ring = self._open_ring(layer)
         check_index("position", position, (check_vector("sequence", sequence),))
         value, gate = ring.read(0, sequence, position)
@@ -164,7 +179,11 @@ class PrivateRows:
         return zero_rows(value, absent), zero_rows(gate, absent)
 
     def write_history(self, sequence: torch.Tensor, position: torch.Tensor, ids: torch.Tensor) -> None:
-        """Remember compressed ids, int64 [M]; DEAD for tokens that no n-gram may contain."""
+        """Remember compressed ids, int64 [M]; DEAD for tokens that no n-gram may contain.
+
+        Raises:
+            CacheError: types or shapes that do not fit.
+        """
         count = check_vector("sequence", sequence)
         check_index("position", position, (count,))
         check_index("ids", ids, (count,))
@@ -180,6 +199,9 @@ class PrivateRows:
 
         Returns:
             int64 [R, engram_max_ngram_size - 1], DEAD where there is none; no columns in a model without Engram.
+
+        Raises:
+            CacheError: ``rows`` of another type or shape.
         """
         lengths = torch.tensor(self._progress.lengths, dtype=torch.int64, device=self.device)
         if rows is None:

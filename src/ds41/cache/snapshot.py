@@ -1,6 +1,8 @@
 """What a sequence keeps to itself, taken out of a cache as bytes and put back: the other half beside the pages.
 
-Windows live minutes in a pool where global pages live days on disk. Source: report section 3.2.1.
+Windows live minutes in a pool where global pages live days on disk.
+
+Source: report section 3.2.1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class WindowSnapshot:
     layers: whose windows it holds. starts: for each of them the first position whose row is valid, at most one
     window before ``length``. windows: the parts of those rows, each [layers, sliding_window, width], the newest row
     last. open_groups: float32 [2, waiting, head_dim], values and gates, of each layer that pools and has a group
-    open. history: compressed ids int64 before ``length``, the newest first.
+    open. history: compressed ids before ``length``, int64
+    [engram_max_ngram_size - 1], the newest first.
     """
 
     length: int

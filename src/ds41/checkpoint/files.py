@@ -1,4 +1,7 @@
-"""The files of a checkpoint folder, as memory-mapped tensors by name; nothing is read before it is asked for."""
+"""The files of a checkpoint folder, as memory-mapped tensors by name; nothing is read before it is asked for.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

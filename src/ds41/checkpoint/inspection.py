@@ -1,4 +1,7 @@
-"""What a checkpoint folder holds, beside what its configuration calls for; no weight is read for it."""
+"""What a checkpoint folder holds, beside what its configuration calls for; no weight is read for it.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ class Inspection:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors that were found."""
         return sum(info.nbytes for info in self.tensors.values())
 
     @property

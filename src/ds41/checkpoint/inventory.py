@@ -16,7 +16,9 @@ from ds41.weight_formats import BYTES_EACH, ENGRAM_ROWS, EXPERT_ROWS, SCALE_DTYP
 
 # What a checkpoint holds: backbone and Engram, DSpark's draft layers, the vision tower and what leads from it to text.
 Part = Literal["model", "drafter", "vision"]
+"""What can be read by itself: backbone with Engram, the drafter, the vision tower with its aligner."""
 PARTS: tuple[Part, ...] = get_args(Part)
+"""All values of :data:`Part`."""
 
 
 class TensorInfo(NamedTuple):
@@ -27,6 +29,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensor as it is stored."""
         return math.prod(self.shape) * BYTES_EACH[self.dtype]
 
     def __str__(self) -> str:

@@ -1,4 +1,7 @@
-"""From an official checkpoint to a model, tensor by tensor."""
+"""From an official checkpoint to a model, tensor by tensor.
+
+Source: the released checkpoint's names, shapes and types (:mod:`ds41.checkpoint.inventory`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ds41.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, CheckpointError, TensorFiles
 from ds41.checkpoint.inspection import inspect, require_loadable
@@ -55,6 +59,7 @@ def load_checkpoint(
     Raises:
         CheckpointError: the files are damaged, do not fit the configuration, or hold NaN or infinity; or the model
             does not fit into memory, of which none has been taken then. ConfigError: ``config.json`` is unusable.
+        RuntimeError: a weight of the model that no checkpoint holds, or in another shape.
     """
     device = _checked_device(dtype, device)
     if engram not in ("memory", "disk"):
@@ -63,7 +68,7 @@ def load_checkpoint(
     found = inspect(files)
     require_loadable(found)
     token_map = _token_map(files.folder, found.config)
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         model = Model(found.config, quantization, dtype, token_map)
     if engram == "disk":
         _leave_tables_on_disk(model, files, dtype)
@@ -84,16 +89,26 @@ def load_part(
 
     Raises:
         CheckpointError, ConfigError: as :func:`load_checkpoint`, or the folder does not hold the part.
+        RuntimeError: a weight of the module that no checkpoint holds, or in another shape.
     """
     device = _checked_device(dtype, device)
     files = TensorFiles(folder)
     found = inspect(files, part)
     require_loadable(found)
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         module = build(found.config)
     _require_memory(module, files.folder, dtype, device, memory_limit)
     _fill_module(module, part, found.config, files, device)
     return module
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the random start of weights: on the meta device it draws nothing, and imports torch's compiler."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 def _checked_device(dtype: torch.dtype, device: torch.device | str) -> torch.device:

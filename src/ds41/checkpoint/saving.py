@@ -1,4 +1,7 @@
-"""From a model to an official checkpoint."""
+"""From a model to an official checkpoint.
+
+Source: the released checkpoint's names, shapes and types (:mod:`ds41.checkpoint.inventory`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What the queries of a draft block see: the newest context rows of their sequence, and the whole block.
 
-Not causal within the block, and no window of its own for each query. Source: released ``DSparkBlock``.
+Not causal within the block, and no window of its own for each query.
+
+Source: released ``DSparkBlock``.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class BlockMemory:
         self._context, self._choice, self._rounding = context, choice, rounding
 
     def window(self, layer: int, step: Step, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`ds41.attention.Memory.window`: the context's rows, then the block's own."""
         own = rows if self._rounding is None else self._rounding.fake_quantize(rows)
         return torch.cat((self._context(layer).to(own.dtype), own)), self._choice
 

@@ -122,7 +122,11 @@ def reliability(probabilities: torch.Tensor, outcomes: torch.Tensor, bins: int =
 def expected_calibration_error(probabilities: torch.Tensor, outcomes: torch.Tensor, bins: int = 10) -> float:
     """The distance between prediction and share that came true, bin by bin, averaged over all predictions.
 
-    Args and Raises as in :func:`reliability`.
+    Args:
+        probabilities, outcomes, bins: as in :func:`reliability`.
+
+    Raises:
+        ValueError: as there.
     """
     _, predicted, observed = _sums(probabilities, outcomes, bins)
     return float((predicted - observed).abs().sum()) / len(probabilities)

@@ -1,6 +1,8 @@
 """One round of speculative decoding: draft, choose how many drafts to verify, verify, take the rest back.
 
 :func:`propose` and :func:`settle` are the two halves around a step of the model, for one sequence or many.
+
+Source: report section 2.4.3; DSpark paper; Leviathan et al. 2023 for acceptance.
 """
 
 from __future__ import annotations
@@ -91,6 +93,10 @@ class Drafting:
 
     policy: how many drafts are verified, and whether there should be any. calibration: of the confidences; None takes
     them as they are. counts: grows with every round.
+
+    Raises:
+        TypeError: the policy is none.
+        ValueError: the calibration has another number of places than the drafter's block.
     """
 
     drafter: Drafter
@@ -148,7 +154,7 @@ class Drafting:
         self._survival = latest if self._survival is None else torch.lerp(self._survival, latest, 1 - _KEPT)
 
     def settle(self, proposal: Proposal, logits: torch.Tensor, drawing: Draw) -> list[int]:
-        """The tokens that a verified step yields; :func:`settle`, counted."""
+        """The tokens that a verified step with ``logits`` [k + 1, vocab] yields; as :func:`settle`, counted."""
         tokens = settle(proposal, logits, drawing)
         if proposal.drafted:
             self.counts.add(proposal.drafted, len(proposal.ids), len(tokens) - 1)

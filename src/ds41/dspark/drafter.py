@@ -2,8 +2,9 @@
 
 The target leaves one context row a token in each draft layer's window (:meth:`Drafter.follow`). A draft runs a block:
 the token that was drawn last, then noise, all queries seeing the same window and the whole block. A Markov head then
-corrects each guess by the one before it, in sequence. Source: report section 2.4.3; DSpark paper; released
-``DSparkBlock``.
+corrects each guess by the one before it, in sequence.
+
+Source: report section 2.4.3; DSpark paper; released ``DSparkBlock``.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ class Drafter(nn.Module):
         return self.mtp[0].main_norm(self.mtp[0].main_proj(torch.cat(tuple(entering), -1)))
 
     def context_rows(self, main: torch.Tensor, step: Step) -> list[torch.Tensor]:
-        """Window rows of the target's tokens, one tensor [N, head_dim] for each draft layer, not yet rounded."""
+        """Window rows of the target's tokens, ``main`` [N, hidden], one tensor [N, head_dim] for each draft layer, not
+        yet rounded.
+        """
         turn = step.turn(layer_frequencies(self.config, 0))
         return [block.attn.window(main, turn) for block in self.mtp]
 
@@ -195,7 +198,9 @@ class Drafter(nn.Module):
     def outputs(
         self, model: Model, first: torch.Tensor, step: Step, memory: Memory
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of blocks, [R, k, hidden] before the norm, and their logits without correction, [R, k, vocab]."""
+        """Outputs of blocks that begin with the tokens ``first`` int64 [R]: [R, k, hidden] before the norm, and their
+        logits without correction, [R, k, vocab].
+        """
         size = self.config.dspark_block_size
         ids = torch.full((len(first), size), self.config.dspark_noise_token_id, device=first.device)
         ids[:, 0] = first

@@ -1,4 +1,7 @@
-"""A drafter from a checkpoint."""
+"""A drafter from a checkpoint.
+
+Source: the released checkpoint's ``mtp`` tensors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How long a step takes by its tokens, measured on the machine at hand: what the scheduler decides by."""
+"""How long a step takes by its tokens, measured on the machine at hand: what the scheduler decides by.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ def profile_steps(
 
     Returns:
         A curve that does not fall (:meth:`ThroughputCurve.smoothed`).
+
+    Raises:
+        ValueError: more tokens than so many sequences take in a step.
     """
     size = drafter.config.dspark_block_size + 1
     counts = [count for count in counts if count <= requests * size]

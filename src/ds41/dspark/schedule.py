@@ -145,16 +145,26 @@ class Never:
     looks_again: ClassVar[bool] = False
 
     def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        """False: nothing is ever drafted. Arguments as in :meth:`Policy.drafts`."""
         return False
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        """Zeros, one a request. Arguments as in :meth:`Policy.lengths`.
+
+        Raises:
+            ValueError: as there.
+        """
         _checked_limits(limits, survival(confidences))
         return [0] * len(confidences)
 
 
 @dataclass(frozen=True)
 class Always:
-    """Verify the first ``count`` drafts, or as many as there are."""
+    """Verify the first ``count`` drafts, or as many as there are.
+
+    Raises:
+        ValueError: ``count`` below 0.
+    """
 
     count: int
     looks_again: ClassVar[bool] = False
@@ -164,9 +174,15 @@ class Always:
             raise ValueError(f"count is {self.count}; expected 0 or more")
 
     def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        """Whether ``count`` is above 0. Arguments as in :meth:`Policy.drafts`."""
         return self.count > 0
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        """``count`` for each request, or its limit. Arguments as in :meth:`Policy.lengths`.
+
+        Raises:
+            ValueError: as there.
+        """
         return [min(self.count, most) for most in _checked_limits(limits, survival(confidences))]
 
 
@@ -175,6 +191,9 @@ class Threshold:
     """Verify the drafts before the first whose own confidence is below ``confidence``; 0 takes all.
 
     DeepSpec's rule for a single stream: it knows nothing of what a step costs or of other requests.
+
+    Raises:
+        ValueError: ``confidence`` outside 0 to 1.
     """
 
     confidence: float
@@ -185,9 +204,15 @@ class Threshold:
             raise ValueError(f"confidence is {self.confidence}; expected 0 to 1")
 
     def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        """True: drafts are made whatever they brought so far. Arguments as in :meth:`Policy.drafts`."""
         return True
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        """Of each request, the drafts before its first unsure one. Arguments as in :meth:`Policy.lengths`.
+
+        Raises:
+            ValueError: as there.
+        """
         most = _checked_limits(limits, survival(confidences))
         reached = (confidences >= self.confidence).cumprod(-1).sum(-1).tolist()
         return [min(length, limit) for length, limit in zip(reached, most, strict=True)]
@@ -211,9 +236,15 @@ class Optimum:
         return 0.0 if self.drafter is None else self.drafter.step_seconds(requests)
 
     def drafts(self, survival_so_far: torch.Tensor, requests: int) -> bool:
+        """As :func:`drafting_pays`, by the curve and the drafter's seconds. Arguments as in :meth:`Policy.drafts`."""
         return drafting_pays(self.curve, self.draft_seconds(requests), survival_so_far, requests)
 
     def lengths(self, confidences: torch.Tensor, limits: Sequence[int] | None = None) -> list[int]:
+        """What :func:`admit` chooses for all requests together. Arguments as in :meth:`Policy.lengths`.
+
+        Raises:
+            ValueError: as there.
+        """
         survived = survival(confidences)
         return admit(survived, self.curve, self.draft_seconds(len(survived)), limits)
 

@@ -2,6 +2,7 @@
 
 Token ids become compressed ids (:class:`Hasher`), these look-back windows (:func:`look_back`), these row numbers;
 a row number needs nothing but token ids, so the rows can be on their way before the first layer runs.
+
 Source: report section 2.4.2; the released ``inference/engram.py`` and ``inference/model.py``.
 """
 

@@ -2,6 +2,8 @@
 
 The heads of an order take one 63-bit hash modulo different primes, so two hashes agree in a head only where its
 prime divides their difference. And two contexts agree in every column only if their 2-grams have one hash.
+
+Source: ds41's own analysis of the released ``inference/engram.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 
 _HASH_BITS = 63
 Gram = tuple[int, int]
+"""A 2-gram of compressed ids, newest first."""
 
 
 def heads_that_may_agree(primes: Iterable[int]) -> int:
@@ -42,6 +45,9 @@ def equal_hashes(multipliers: Iterable[int], vocabulary: int, search_class: int)
 
     Returns:
         ((a, b), (a', b')), newest id first, with a < a'.
+
+    Raises:
+        ValueError: a class beyond :func:`search_classes`.
     """
     classes = search_classes(vocabulary)
     if not 0 <= search_class < classes:

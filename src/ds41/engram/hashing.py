@@ -1,6 +1,7 @@
 """From compressed ids to table rows: exact 64-bit hashes of the 2-, 3- and 4-grams that end at a token.
 
 Products reach 2^63, ten bits more than a double holds: nothing here passes through a float.
+
 Source: the released ``inference/engram.py``; report section 2.4.2.
 """
 
@@ -52,6 +53,7 @@ def hash_constants(config: ModelConfig) -> HashConstants:
     Raises:
         ConfigError: there is no Engram layer, ``engram_num_embeddings`` is not the sum of a layer's primes, or the
             compressed vocabulary leaves no multiplier whose products fit 63 bits.
+        RuntimeError: NumPy draws other numbers than those that the published multipliers come from.
     """
     if not config.engram_layer_ids:
         raise ConfigError("engram_layer_ids is empty: there is nothing to hash for")
@@ -72,6 +74,9 @@ def hash_constants(config: ModelConfig) -> HashConstants:
 
 class Hasher(nn.Module):
     """Token ids to compressed ids, and windows of these to rows. No parameters; nothing in the checkpoint.
+
+    Buffers, all int64: ``primes`` [layers, orders, heads], ``offsets`` [layers, columns], ``multipliers``
+    [layers, max_ngram] (:func:`hash_constants`).
 
     Args:
         token_map: int64 [vocab_size] from :func:`ds41.tokenizer.compression_map`. Row numbers mean something only
@@ -99,7 +104,11 @@ class Hasher(nn.Module):
             self.set_token_map(token_map)
 
     def set_token_map(self, token_map: torch.Tensor | np.ndarray) -> None:
-        """Use the map of a tokenizer, checked against the configuration (ConfigError)."""
+        """Use the map of a tokenizer, int64 [vocab_size].
+
+        Raises:
+            ConfigError: it does not fit the configuration.
+        """
         token_map = torch.from_numpy(token_map) if isinstance(token_map, np.ndarray) else token_map
         _check_token_map(token_map, self.config)
         token_map = token_map.detach().cpu().clone()
@@ -110,9 +119,10 @@ class Hasher(nn.Module):
     def compress(
         self, token_ids: torch.Tensor, dead: torch.Tensor | None = None, validate: bool = True
     ) -> torch.Tensor:
-        """Compressed ids, int64 in the shape of ``token_ids``, DEAD where ``dead`` is true (image positions).
+        """Compressed ids, int64 [...]; DEAD at image positions.
 
         Args:
+            token_ids: int64 [...]. dead: bool [...], true at image positions; None for text alone.
             validate: look at the values (on a GPU that waits for the device).
 
         Raises:
@@ -136,6 +146,7 @@ class Hasher(nn.Module):
 
         Raises:
             ValueError: the shape does not fit, or an id is no compressed id: its product could exceed 63 bits.
+            RuntimeError: no token map is set.
         """
         self._required_map()
         _check_int64("windows", windows)

@@ -4,6 +4,8 @@ Column k of a window is the id k tokens back. DEAD stands where nothing may be l
 sequence, and at every position of an image. The history that a sequence carries from chunk to chunk has the same
 order, so the history after a token is that token's window without its last column; to take back rejected tokens,
 keep the windows and take the row of the last accepted one.
+
+Source: report section 2.4.2; the released ``inference/engram.py``.
 """
 
 from __future__ import annotations

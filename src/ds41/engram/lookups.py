@@ -1,4 +1,7 @@
-"""What a token reads from the Engram tables, and how long before its layer that is known."""
+"""What a token reads from the Engram tables, and how long before its layer that is known.
+
+Source: report section 2.4.2; the released configuration.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ class Lookup:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that one token reads from this table."""
         return self.rows * self.row_bytes
 
 
@@ -43,6 +47,9 @@ def link_speed(config: ModelConfig, tokens: int, seconds_per_layer: float) -> fl
 
     Args:
         tokens: tokens in the step. seconds_per_layer: time that one layer takes for all of them.
+
+    Raises:
+        ValueError: tokens below 1, or seconds not above 0.
     """
     if tokens < 1 or not seconds_per_layer > 0:
         raise ValueError(

@@ -39,6 +39,9 @@ class Engram(nn.Module):
 
     Args:
         layer: its block's index, one of ``engram_layer_ids``.
+
+    Raises:
+        ValueError: the layer has no Engram, or ``quantization`` is unknown.
     """
 
     def __init__(
@@ -96,12 +99,14 @@ class Engram(nn.Module):
         return (streams.float() + gate[..., None] * value.float()[:, None]).to(streams.dtype)
 
     def keys_and_value(self, row_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Look the rows up and project them: keys [N, n, d], value [N, d]."""
+        """Look the rows up, ``row_ids`` int64 [N, columns], and project them: keys [N, n, d], value [N, d]."""
         projected = self.wkv(self.embed(row_ids)).unflatten(-1, (self.streams + 1, -1))
         return projected[:, :-1], projected[:, -1]
 
     def gate(self, streams: torch.Tensor, keys: torch.Tensor, image_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """:func:`engram_gate` with this layer's weights, float32 [N, n]; 0 at image positions."""
+        """:func:`engram_gate` of ``streams`` and ``keys`` with this layer's weights, float32 [N, n]; 0 where
+        ``image_mask`` is.
+        """
         gate = engram_gate(streams, keys, self.q_weight.float() * self.k_weight.float(), self.eps)
         return gate if image_mask is None else gate.masked_fill(image_mask[:, None], 0.0)
 

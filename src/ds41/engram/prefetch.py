@@ -2,7 +2,9 @@
 
 Row numbers follow from token ids alone, so they are known before the first layer of a step runs. A worker thread
 gathers the stored bytes; where the rows go to a CUDA device it does so into pinned memory, and a stream of its own
-copies them while the layers below compute. Source: report section 2.4.2.
+copies them while the layers below compute.
+
+Source: report section 2.4.2.
 """
 
 from __future__ import annotations

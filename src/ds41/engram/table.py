@@ -1,7 +1,9 @@
 """The table that Engram rows are read from: a parameter, or stored bytes of which only the read rows are decoded.
 
 A stored row is ``head_dim`` E4M3 numbers with one E8M0 scale for every 32 of them, 264 bytes as published: the
-layout of WINDOW_KV. Source: the released checkpoint's ``engram.embed`` tensors.
+layout of WINDOW_KV.
+
+Source: the released checkpoint's ``engram.embed`` tensors.
 """
 
 from __future__ import annotations

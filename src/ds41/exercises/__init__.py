@@ -2,6 +2,8 @@
 
 ``check("04.1", answer)`` tells a reader where an answer stands; ``verify`` raises unless it is right, so that the
 printed solutions are themselves tested whenever a chapter runs.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 
 # An exercise looks at an answer and returns None if it is right, else a hint that does not give it away.
 Exercise = Callable[[object], "str | None"]
+"""Looks at an answer: None if it is right, else a hint that does not give it away."""
 _exercises: dict[str, Exercise] = {}
 
 
@@ -54,7 +57,11 @@ def check(name: str, answer: object) -> Result:
 
 
 def verify(name: str, answer: object) -> Result:
-    """Like :func:`check`, but a wrong answer raises AssertionError."""
+    """Like :func:`check`, but strict.
+
+    Raises:
+        AssertionError: a wrong answer. KeyError: no such exercise.
+    """
     result = check(name, answer)
     if not result:
         raise AssertionError(repr(result))

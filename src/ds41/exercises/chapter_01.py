@@ -73,7 +73,7 @@ def factor_at_equal_formats(answer: object) -> str | None:
     if close(answer, float(v4.bytes_per_token / ours.bytes_per_token)):
         return "That is the whole factor, with each in its own formats."
     if close(answer, float(v4.bytes_per_token / system("deepseek-v4.1-flash", "fp8").bytes_per_token), 0.02):
-        return "That stores V4.1 larger; store V4-Flash smaller instead: 288 bytes an entry, 68 a key."
+        return "That stores V4.1 larger; store V4-Flash smaller instead: 288 bytes a record, 68 a key."
     return "V4-Flash: 21 layers keep an entry and a key per 4 tokens, 20 layers an entry per 128."
 
 

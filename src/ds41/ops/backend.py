@@ -1,4 +1,7 @@
-"""The one place that decides whether an operation runs as plain torch or as a Triton kernel."""
+"""The one place that decides whether an operation runs as plain torch or as a Triton kernel.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ import torch
 from ds41.environment import interpreting
 
 BackendName = Literal["torch", "triton"]
+"""Where an operation runs: plain torch, which is the definition, or a Triton kernel."""
 
 OVERRIDE = "DS41_BACKEND"
+"""The environment variable that names a backend for the whole process."""
 # The oldest GPU that the kernels are compiled for is the T4.
 OLDEST_CAPABILITY = (7, 5)
+"""Compute capability of the oldest GPU that kernels are compiled for, the T4."""
 
 
 class BackendUnavailable(RuntimeError):

@@ -1,4 +1,7 @@
-"""Encode and decode of the block formats, on the backend that suits the tensors."""
+"""Encode and decode of the block formats, on the backend that suits the tensors.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def encode(fmt: BlockFormat, x: torch.Tensor, validate: bool = True, backend: Ba
 def decode(
     fmt: BlockFormat, packed: Packed, dtype: torch.dtype = torch.bfloat16, backend: BackendName | None = None
 ) -> torch.Tensor:
-    """Stored bytes -> values [..., C] of ``dtype``, saturated to its finite range; all backends give the same bits.
+    """``packed`` bytes -> values [..., C] of ``dtype``, saturated to its finite range; all backends give the same bits.
 
     Raises:
         TypeError, ValueError: codes and scales that do not belong together, or a type that is none of the three.

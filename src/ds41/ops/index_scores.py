@@ -1,6 +1,8 @@
 """The indexer's score: how much a query wants each entry.
 
-``score = sum over heads of weight * max(0, query . key)``, in float32. Source: report section 2.3.2.
+``score = sum over heads of weight * max(0, query . key)``, in float32.
+
+Source: report section 2.3.2.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Counting needs no GPU. It is exact for the kernels of :mod:`ds41.kernels`. A torch operator counts as one launch, which
 is the least it can be; views and allocations count as none. What an operator of ours does by torch within itself, such
 as a copy of a strided argument, is not seen.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Launches:
 
     @property
     def count(self) -> int:
+        """Launches of kernels and of torch operators together."""
         return len(self.kernels) + len(self.torch)
 
 

@@ -2,6 +2,8 @@
 
 An operator has the signature of the wrapper of its name in :mod:`ds41.kernels`. Registering imports Triton, so it
 happens at the first use and not with the package.
+
+Source: ds41's own; ``torch.library`` for registration.
 """
 
 from __future__ import annotations
@@ -134,6 +136,7 @@ OPERATORS = {
     "route_tokens": Operator("router", _routed),
     "experts_packed": Operator("grouped_experts", _summed),
 }
+"""What is registered with torch: name, wrapper, shapes of results, arguments written to."""
 
 
 class _Operators:
@@ -154,3 +157,4 @@ class _Operators:
 
 
 operators = _Operators()
+"""The operators as attributes; one is registered when it is first asked for."""

@@ -1,7 +1,9 @@
 """Which entries a query reads: one deterministic rule for entries and for candidate blocks.
 
 Scores are float32, the largest win, the lower index wins a tie, indices come out ascending, and -1 fills what is
-left. Minus infinity and NaN are never selected. Source: report section 2.3.2; the published code has no tie rule.
+left. Minus infinity and NaN are never selected.
+
+Source: report section 2.3.2; the published code has no tie rule.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Only the tokens that ask are changed (and the question's, if wanted), and only what their layers read: a hidden
 needle's places go to the entries that score next. Each layer that reads can be told apart, also where several share
 a selection.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ds41.probes.needle_rows import NeedleRows
 from ds41.step import Step
 
 Sight = Literal["hidden", "shown"]
+"""What is forced: an entry is never selected, or always."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,17 @@ class Force:
     pool_hidden: bool = False
 
     def of(self, layer: int) -> Sight | None:
+        """What is forced in a layer; None for nothing."""
         return "hidden" if layer in self.hidden else "shown" if layer in self.shown else None
 
 
 class Seen(NamedTuple):
-    """What one selecting layer made of the needle, for each asking token, [B, A].
+    """What one selecting layer made of the needle, for each asking token.
 
-    rank: int64, of the needle's best entry among all visible ones by the layer's own scores, 1 for the best.
-    selected: bool, the layer's own selection holds one of the needle's entries. in_pool: bool, so does the pool.
+    rank: int64 [B, A], of the needle's best entry among all visible ones by the layer's own scores, 1 for the best.
+    selected: bool [B, A], the layer's own selection holds one of the needle's entries. in_pool: bool [B, A], so does
+        the
+    pool.
     """
 
     rank: torch.Tensor

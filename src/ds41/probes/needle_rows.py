@@ -1,4 +1,7 @@
-"""Rows with a needle and its question, and which entries of a layer carry the needle."""
+"""Rows with a needle and its question, and which entries of a layer carry the needle.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,7 @@ class NeedleRows:
         return torch.cat((self.asking, self.asking.amin(1, keepdim=True) - back), dim=1)
 
     def part(self, rows: slice) -> NeedleRows:
+        """Some of the rows."""
         return NeedleRows(self.ids[rows], self.answers[rows], self.needle[rows], self.question)
 
     def carrying(self, ratio: int) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """How large and how small an RMSNorm weight may be before FP4 main KV notices, and what one heavy channel costs.
 
 The prediction comes from the number formats alone: Gaussian channels, eight magnitudes, a scale with E4M3's steps. The
-measurement rounds random latents with :data:`ds41.formats.MAIN_KV`. Source: report section 2.4.4 (the norm argument).
+measurement rounds random latents with :data:`ds41.formats.MAIN_KV`.
+
+Source: report section 2.4.4 (the norm argument).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Predictions that are made for several kinds of text are tested with intervals widened for their number (Bonferroni), so
 that all of them together are wrong by chance in one run of twenty.
+
+Source: report section 3.2.2 for the claim; expectations and tolerances are ds41's own.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
 from ds41.probes.replay_summary import Sample, kinds_of, near_kl, per_seed, recalls
 
 Verdict = Literal["holds", "falsified", "undecided"]
+"""What an interval says of a claim."""
 # What replay may cost a following token, in nats, and a needle's query, in answers. Set before any trained model was
 # measured.
 LOSS_TOLERANCE = 0.01
+"""What replay may cost a following token, in nats; set before any trained model was measured."""
 RECALL_TOLERANCE = 0.05
+"""What replay may cost a needle's query, in answers; set before any trained model was measured."""
 # A distance that should be none, as a share of that which replay makes where it leaves something out.
 _NOTHING = 0.01
 # A difference of places that matters, as a share of the mean.

@@ -2,6 +2,8 @@
 
 Code and prose come from Python's own standard library, files of the held-out split. Needles have the form of
 :mod:`ds41.training.tasks` and are written over the text, so that prompts of all kinds are alike but for them.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ds41.training.corpus import Corpus, standard_library
 from ds41.training.tasks import BEGIN, LINE, VALUE, line_text
 
 Kind = Literal["code", "prose", "repeated", "needle outside", "needle within"]
+"""Kinds of texts."""
 KINDS: dict[Kind, str] = {
     "code": "source files",
     "prose": "the language reference",
@@ -27,13 +30,16 @@ KINDS: dict[Kind, str] = {
     "needle outside": "code with a needle just before the tokens that are fed again; its query follows the hit",
     "needle within": "the same with the needle among the tokens that are fed again",
 }
+"""What a text of each kind is, in words."""
 Place = Literal["short", "page edge", "even", "odd"]
+"""Kinds of places where a hit ends."""
 PLACES: dict[Place, str] = {
     "short": "a hit of less than a window",
     "page edge": "a hit of whole pages",
     "even": "inside a page, every group closed",
     "odd": "inside a page, a group of two left open",
 }
+"""What each place is, in words."""
 _REFERENCE = "pydoc_data/topics.py"
 _KEY_LETTERS = string.ascii_lowercase + string.digits
 
@@ -59,6 +65,10 @@ class Shape:
 
     window: the model's ``sliding_window``. page_tokens: of a page. reach: tokens after the hit that are compared.
     latest: the last page edge that is drawn. Longer hits than ``earliest`` have more than two windows before them.
+
+    Raises:
+        ValueError: a window or reach too short for two lines, pages of an odd number, or ``latest`` before
+            ``earliest``.
     """
 
     window: int
@@ -82,6 +92,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
+        """Tokens of a text: up to the last hit that is drawn, and what is compared after it."""
         return self.latest + self.page_tokens + self.reach + 1
 
 

@@ -2,7 +2,9 @@
 
 A prompt runs once and leaves its pages. Each request then finds a hit in them, has lost all windows, and goes on in one
 of several ways: they differ in how many tokens of the hit are fed again. The run that kept its windows is the
-reference. Many hits, and many prompts, are rows of one cache. Source: report section 3.2.2.
+reference. Many hits, and many prompts, are rows of one cache.
+
+Source: report section 3.2.2.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A run takes a model and a label, so that a model whose post-training simulated replay and one whose did not can stand
 side by side.
+
+Source: report section 3.2.2 for the rule that is probed; the probe is ds41's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The error that rounding to main KV's format must have, from the number formats alone.
 
 Gaussian channels, eight magnitudes, a scale with E4M3's steps: integrals, and no rounding of any tensor, so that a
-measurement can disagree. Source: OCP's definitions of E2M1 and E4M3.
+measurement can disagree.
+
+Source: OCP's definitions of E2M1 and E4M3.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from ds41.small_floats import E2M1_MAX, E4M3_MAX, e2m1_values
 
 # The largest value of main KV, 2688; its scale's steps and floor below 2^-6.
 REACH = E2M1_MAX * E4M3_MAX
+"""The largest magnitude that main KV stores, 2688."""
 SCALE_STEP = 2.0**-9
+"""The distance of E4M3 scales below :data:`SMALLEST_NORMAL_SCALE`."""
 SMALLEST_NORMAL_SCALE = 2.0**-6
+"""The smallest normal E4M3 number."""
 _MAGNITUDES = torch.tensor(e2m1_values()[:8], dtype=torch.float64)
 
 
@@ -71,7 +76,9 @@ def predicted_error_of_size(low: float, high: float) -> float:
 
 
 def e4m3_scale(x: torch.Tensor) -> torch.Tensor:
-    """Nearest positive E4M3 number by its definition: three mantissa bits, steps of 2^-9 below 2^-6, at most 448."""
+    """Nearest positive E4M3 number to each ``x`` [...] by its definition: three mantissa bits, steps of 2^-9 below
+    2^-6, at most 448.
+    """
     exponent = torch.floor(torch.log2(x)).clamp(min=-6)
     step = torch.exp2(exponent - 3)
     return (torch.round(x / step) * step).clamp(SCALE_STEP, E4M3_MAX)
@@ -88,7 +95,9 @@ def worst_case_weight(channels: int) -> float:
 
 
 def relative_error(rounded: torch.Tensor, x: torch.Tensor) -> float:
-    """Norm of the difference over the norm of ``x``, any shape; of nothing but zeros an error of zero."""
+    """Norm of the difference of ``rounded`` and ``x`` [...] over the norm of ``x``; of nothing but zeros an error of
+    zero.
+    """
     return float((rounded - x).norm() / x.norm().clamp(min=torch.finfo(torch.float32).tiny))
 
 

@@ -3,6 +3,8 @@
 A score moves by a sum of many small roundings: take it as normal, with a deviation that follows from the format's
 relative error and the query. An entry is then missed with a probability that depends on how far its true score lies
 above the edge, in deviations; one deviation spans as many ranks as there are scores in it.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -55,13 +57,17 @@ def noisy_edge(scores: torch.Tensor, error: torch.Tensor, count: int) -> torch.T
 
 
 def miss_probability(scores: torch.Tensor, error: torch.Tensor, count: int) -> torch.Tensor:
-    """Predicted probability that each entry is not among the ``count`` largest once all have moved: float32 [N, K]."""
+    """Predicted probability that each entry is not among the ``count`` largest once all have moved: float32 [N, K] for
+    ``scores`` [N, K], ``error`` [N].
+    """
     edge = noisy_edge(scores, error, count)
     return torch.special.ndtr((edge[:, None] - scores) / error[:, None])
 
 
 def ranks_in_one_error(scores: torch.Tensor, error: torch.Tensor, count: int) -> torch.Tensor:
-    """How many ranks one deviation spans around rank ``count``: float32 [N]; scores as in :func:`noisy_edge`."""
+    """How many ranks one deviation, ``error`` [N], spans around rank ``count``: float32 [N]; scores as in
+    :func:`noisy_edge`.
+    """
     near, far = count // 2, count + count // 2
     gap = (scores[:, near] - scores[:, far]) / (far - near)
     return error / gap
@@ -89,6 +95,6 @@ def hidden_probability(
 
 
 def score_correlation(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Correlation over entries of two queries' scores, each float32 [N, L]: [N]."""
+    """Correlation over entries of two queries' scores, ``first`` and ``second`` float32 [N, L]: [N]."""
     a, b = first - first.mean(1, keepdim=True), second - second.mean(1, keepdim=True)
     return (a * b).sum(1) / (a.square().sum(1) * b.square().sum(1)).sqrt()

@@ -7,6 +7,8 @@ It would speak against the design if (1) a needle far inside the selection were 
 top-k; (2) that got worse as the context grows; (3) misses did not follow from the format's noise, so that nothing
 could be said about other sizes; (4) Reindex layers lost more needles to the pool than to their own FP4 selection
 while their queries still resemble the Full layer's.
+
+Source: report section 2.3.2 for the selection that is probed; the probe is ds41's own.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ _RANKS = (32, 64, 128, 192, 256, 320, 384, 448, 480, 496, 504, 508, 512, 513, 51
 _SEEN_RANKS = (1, 16, 64, 128, 256, 384, 512)
 _BLOCK_RANKS = (1024, 1536, 1792, 1920, 1984, 2016, 2040, 2048, 2049, 2056, 2080, 2112, 2176, 2304, 2560, 3072, 4096)
 CORRELATIONS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Correlations of two layers' scores that are tried."""
 # Scores of one kind that may exist at a time: 64 MB.
 _SCORES = 2**24
 

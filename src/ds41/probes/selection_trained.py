@@ -6,6 +6,8 @@ Reindex layers may still find the needle and when they may not? Is a miss all or
 
 It would speak against the design if the answer were lost whenever the Full layer alone missed the needle: then
 sharing a selection would make one layer's error final, and Reindex layers would not help.
+
+Source: report section 2.3.2 for the selection that is probed; the probe is ds41's own.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ds41.probes.needle_rows import NeedleRows, readers
 
 # Upper ends of the bins of rank / top-k; the last one has none.
 RANK_BINS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+"""Upper ends of the bins of rank over top-k; the last bin has none."""
 # An answer's probability below the first counts as lost, above the second as given.
 _LOST, _GIVEN = 0.1, 0.9
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

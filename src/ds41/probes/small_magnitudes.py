@@ -8,7 +8,9 @@ Prediction. With entries of relative error e and queries of root mean square s, 
 deviation ``e * s``, whatever the logit is: the query meets the errors of all channels. Logits also shrink by the
 format's gain. A needle of mass p then moves by ``p (1 - p)`` times the change of its margin, most at p = 1/2; a faint
 one by that change times its own mass. The design would be falsified by a needle that loses mass beyond this, by noise
-that grows where the margin falls, or by an output error that small values carry. Source: report section 2.4.4.
+that grows where the margin falls, or by an output error that small values carry.
+
+Source: report section 2.4.4.
 """
 
 from __future__ import annotations

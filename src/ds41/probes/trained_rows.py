@@ -1,4 +1,7 @@
-"""Held-out rows for the probes of a trained model: needles far back, one query each."""
+"""Held-out rows for the probes of a trained model: needles far back, one query each.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ def needle_rows(config: ModelConfig, corpus: Corpus, length: int, count: int, se
 
 
 def questions(config: ModelConfig, corpus: Corpus, length: int, count: int, seed: str = "probe") -> Questions:
-    """The same rows as :class:`ds41.probes.main_formats.Questions`."""
+    """The same rows as :class:`ds41.probes.main_formats.Questions`.
+
+    Raises:
+        ValueError: rows too short for a needle beyond window and top-k.
+    """
     ids, asked = _far(config, corpus, length, count, seed)
     return Questions(ids, torch.arange(count), torch.tensor([one.answers[0] for one in asked]), _ANSWER)
 

@@ -1,7 +1,9 @@
 """Where a turn starts: the longest prefix that some tier holds, and the windows that go with it.
 
 The row that the session still has comes first, then pages in the model's memory, then the prefix store. Windows of
-the prefix's end come from the window pool, or are made again by bounded replay. Source: report sections 3.2.1, 3.2.2.
+the prefix's end come from the window pool, or are made again by bounded replay.
+
+Source: report sections 3.2.1, 3.2.2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Plain counters of what a store or a pool has done, and a table of several side by side."""
+"""Plain counters of what a store or a pool has done, and a table of several side by side.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ class Counters:
         return tuple(self._counts)
 
     def add(self, name: str, n: int = 1) -> None:
-        """Count ``n`` more of ``name``. ``ValueError`` for a negative ``n``."""
+        """Count ``n`` more of ``name``.
+
+        Raises:
+            KeyError: no such counter. ValueError: a negative ``n``.
+        """
         if n < 0:
             raise ValueError(f"counter {name!r} cannot go down by {-n}; expected 0 or more")
         with self._lock:

@@ -1,7 +1,9 @@
 """Many sessions on one model: prompts in pieces and answers token by token, in steps that all of them share.
 
 Global pages and windows of every turn go to the tiers below when it ends, so a row of the cache can be given to
-another session at any time between two turns. Source: report section 3.2.
+another session at any time between two turns.
+
+Source: report section 3.2.
 """
 
 from __future__ import annotations
@@ -123,7 +125,8 @@ class Engine:
     def submit(
         self, session: Session, ids: Sequence[int], sampling: Sampling, image_vectors: torch.Tensor | None = None
     ) -> Turn:
-        """Queue a turn; what :meth:`Session.say` does.
+        """Queue a turn; what :meth:`Session.say` does. ``image_vectors``: [I, hidden], for the places of pictures in
+        ``ids``.
 
         Raises:
             ValueError, TypeError: no ids, ids or vectors that are none, or more tokens than there is room for.
@@ -159,6 +162,7 @@ class Engine:
         An answer that ends with its first token leaves none.
 
         Args:
+            image_vectors: [I, hidden], for the places of pictures in ``ids``.
             hit_limit: the longest prefix to take from the tiers. given: tokens of the answer that were given out
                 before; the first stands for the one that is drawn.
 

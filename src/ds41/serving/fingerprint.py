@@ -1,4 +1,7 @@
-"""What a stored page depends on: 32 bytes over a model's configuration, its weights, and how its pages are written."""
+"""What a stored page depends on: 32 bytes over a model's configuration, its weights, and how its pages are written.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

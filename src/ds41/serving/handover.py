@@ -1,6 +1,8 @@
 """What a prefill worker hands to a decode worker: pages, private rows, and where the drawing of tokens stands.
 
-A page has the same bytes everywhere, so pages that the receiver has are not read. Source: report section 3.2.
+A page has the same bytes everywhere, so pages that the receiver has are not read.
+
+Source: report section 3.2.
 """
 
 from __future__ import annotations

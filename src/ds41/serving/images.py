@@ -2,7 +2,9 @@
 
 Every position of an image carries the same token id, so a prefix's key over token ids would find one picture's pages
 for another. What stands in the key instead is made from the vectors that enter the model, and is negative, which no
-token id is. Source: the released ``inference/image_processor.py`` for the ids of a span.
+token id is.
+
+Source: the released ``inference/image_processor.py`` for the ids of a span.
 """
 
 from __future__ import annotations

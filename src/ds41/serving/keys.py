@@ -3,6 +3,8 @@
 A page's key is the SHA-256 of the key of the page before it and of its own ids, so two prefixes have the same key
 only if all their ids are the same; a rolling or short hash, or one of the last ids alone, promises no such thing.
 The chain starts at a root that holds the fingerprint of model and format and the tenant (report section 3.2.1).
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The report's pool is distributed (section 3.2.1). Here the server does the work: each window is a string that the
 server expires by itself, and the server's memory policy makes room. Needs the extra ``ds41[redis]``.
+
+Source: report section 3.2.1 for a distributed pool; scripts and keys are ds41's own.
 """
 
 from __future__ import annotations
@@ -130,7 +132,12 @@ class RedisWindowPool:
         return None
 
     def drop(self, key: bytes) -> bool:
-        """Recycle an entry at once; False if there was none, or if the server does not answer. Leases keep reading."""
+        """Recycle an entry at once; False if there was none, or if the server does not answer. Leases keep reading.
+
+        Raises:
+            TypeError: the key is not bytes.
+            ValueError: the key is empty.
+        """
         check_key(key)
         if not self._ask(lambda: self._client.unlink(self._name(key))):
             return False

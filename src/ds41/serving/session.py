@@ -1,4 +1,7 @@
-"""A conversation and the answer that it is being given."""
+"""A conversation and the answer that it is being given.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ What is promised:
   room refuses with :class:`StoreFull`. After ``expires_s`` without use it is no longer served. Uses are noted to the
   minute, which lengthens both lifetimes and never shortens one.
 - ``put`` is atomic, and what it has stored outlives a crash. An unfinished one leaves nothing behind.
+
 Source: report section 3.2.1 (lifetimes, least recently used first, global KV only).
 """
 
@@ -84,6 +85,7 @@ class Usage:
 
     @property
     def held_bytes(self) -> int:
+        """Bytes of page files and index together."""
         return self.file_bytes + self.index_bytes
 
 
@@ -147,7 +149,7 @@ class PrefixStore:
             raise
 
     def find(self, tenant: str | None, ids: Sequence[int] | np.ndarray) -> Prefix:
-        """The longest stored prefix of ``ids``, to the token, pinned until it is closed: use it in a ``with``.
+        """The longest stored prefix of ``ids`` [T], to the token, pinned until it is closed: use it in a ``with``.
 
         After the last whole page that is the same, the page after it with most ids in common counts as far as they go.
 
@@ -307,6 +309,7 @@ class PrefixStore:
         return float("-inf") if self.expires_s is None else now - self.expires_s - self.grain_s
 
     def stored_bytes(self, tokens: int) -> int:
+        """Bytes that a page of ``tokens`` tokens has on disk."""
         return page_bytes.stored_bytes(self.layout, tokens)
 
     def _keys(self, tenant: str | None, ids: Sequence[int] | np.ndarray) -> PrefixKeys:

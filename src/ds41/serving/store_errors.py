@@ -1,4 +1,7 @@
-"""What can go wrong with a prefix store."""
+"""What can go wrong with a prefix store.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a look-up finds: a prefix whose pages cannot be evicted while it is open."""
+"""What a look-up finds: a prefix whose pages cannot be evicted while it is open.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The reservation names its process. If that dies, the next one to open the store, or to look for room, removes the
 file; pages are only in the index once their bytes are on the disk.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

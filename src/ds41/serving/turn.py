@@ -1,4 +1,7 @@
-"""One turn of a session: what it was given, how far it is, and what it cost."""
+"""One turn of a session: what it was given, how far it is, and what it cost.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The DeepSeek-V4.1 report gives window KV a tier of its own (section 3.2.1): glob
 72 hours, windows live in a distributed pool made of 10 % of each machine's DRAM, for minutes, and their room is
 recycled at once, because after the next turn nobody asks for them again. A miss costs a bounded replay of one
 window of tokens, so a pool may always answer "no": it never blocks and never holds more than its budget.
+
+Source: report section 3.2.1.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Lease:
 
     @property
     def data(self) -> memoryview:
-        """The window's bytes, uint8 [nbytes]. ``ValueError`` once the lease was released."""
+        """The window's bytes, uint8 [nbytes].
+
+        Raises:
+            ValueError: the lease was released.
+        """
         if self._data is None:
             raise ValueError(f"the lease on window {self.key.hex()} was released; take it again")
         return self._data
@@ -124,6 +130,9 @@ class HostWindowPool:
 
     Counters (:data:`POOL_COUNTERS`): of the entries put, each ends as ``evicted`` (to make room), ``expired`` or
     ``recycled`` (dropped, or replaced under its key).
+
+    Raises:
+        ValueError: a budget below 1 byte, or a lifetime not above 0.
     """
 
     def __init__(
@@ -201,7 +210,12 @@ class HostWindowPool:
         return Lease(entry.key, memoryview(entry.data), lambda: self._give_back(entry))
 
     def drop(self, key: bytes) -> bool:
-        """Recycle an entry at once; False if there was none. A lease on it keeps reading."""
+        """Recycle an entry at once; False if there was none. A lease on it keeps reading.
+
+        Raises:
+            TypeError: the key is not bytes.
+            ValueError: the key is empty.
+        """
         check_key(key)
         with self._lock:
             self._settle()

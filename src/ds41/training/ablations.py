@@ -4,6 +4,8 @@ Every variant begins from the same weights, those of a nano run that was stopped
 same rows for the same few steps; parts that a variant adds begin as copies of those that it shared before. So the table
 says what a change costs a model that can adapt to it a little, not what it would cost one that grew up with it. Twins
 grow up: the design and a window-only model, each from nothing, on equal rows.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ds41.training.trainer import STATE, Progress, train
 # The nano run's step that variants begin from, and what they are adapted on: rows whose needles lie behind window and
 # top-k, then serving conditions.
 START = 500
+"""The step of the nano run that variants begin from."""
 _LENGTH, _ROWS = 192, 8
 # A twin's rows, and more of the shortest: looking back has to begin within a few hundred steps.
 _LENGTHS = (64, 96, 128, 192, 192)
@@ -157,6 +160,7 @@ def run_variant(
 
 
 def folder_name(variant: Variant) -> str:
+    """The name of a variant as that of a folder: no spaces and no equals sign."""
     return variant.name.replace(" ", "-").replace("=", "is")
 
 

@@ -4,8 +4,10 @@ How the authors trained the indexer is not published. Here the teacher of a quer
 of every served layer gives to each entry, in a softmax over the whole window, all legal entries and the sink, summed
 and normalised over the entries; the loss is its cross-entropy with the softmax of the index scores. Teacher and
 inputs are detached: the language-model loss shapes the attention, the attention shapes the indexer. ``"selected"``
-normalises both over the entries that were selected alone, which is the idea of DeepSeek-V3.2's sparse phase (arXiv
-2512.02556, section 2.1): the alternative that this one is compared with.
+normalises both over the entries that were selected alone, which is the idea of DeepSeek-V3.2's sparse phase: the
+alternative that this one is compared with.
+
+Source: ds41's own; DeepSeek-V3.2's report, arXiv 2512.02556, section 2.1.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ds41.ops.selection import top_entries
 from ds41.training.signals import Signals
 
 Legal = Literal["visible", "selected"]
+"""Which entries the indexer is taught about: all visible ones, or those it selected."""
 
 
 def alignment_loss(
@@ -56,8 +59,10 @@ def alignment_loss(
 def index_scores(
     model: Model, signals: Signals, layer: int, shape: tuple[int, int], positions: torch.Tensor
 ) -> torch.Tensor | None:
-    """Scores of a selecting layer, float32 [B, P, E], minus infinity where an entry is not visible; with a gradient
-    that ends at the indexer. None where no group is closed."""
+    """Scores of a selecting layer at ``positions`` int64 [P], float32 [B, P, E], minus infinity where an entry is not
+    visible; with a gradient
+    that ends at the indexer. None where no group is closed.
+    """
     (rows, length), plan = shape, model.config.layers[layer]
     entries = length // plan.ratio
     if not entries:
@@ -81,7 +86,8 @@ def index_scores(
 def attention_mass(
     model: Model, signals: Signals, source: int, shape: tuple[int, int], positions: torch.Tensor
 ) -> torch.Tensor:
-    """Probability on each entry, summed over the heads of all layers that select by ``source``: [B, P, E].
+    """Probability on each entry, summed over the heads of all layers that select by ``source``: [B, P, E] at
+    ``positions`` int64 [P].
 
     Dense: as if every visible entry were selected.
     """

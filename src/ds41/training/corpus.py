@@ -1,6 +1,8 @@
 """Text to train on: the source files of Python's own standard library, read as an agent reads a repository.
 
 Every machine has them. A tenth of the files, chosen by the hash of their names, is held out for validation.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 Split = Literal["train", "held-out"]
+"""Files to train on, and files kept for evaluation."""
 # The first byte of a name's hash decides: 26 of 256.
 _HELD_OUT = 26
 # Test suites and tables of characters teach little.
@@ -41,6 +44,7 @@ class Corpus:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all files together."""
         return self._ends[-1]
 
     @property

@@ -2,8 +2,10 @@
 
 The digits are scikit-learn's, 1,797 pictures of 8 x 8 pixels; a fifth of them is held out. A prompt shows one picture
 and asks what it shows and where, in the form in which a model of :mod:`ds41.training.tasks` is asked for a needle: so
-the picture has to be what a needle is to it. Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten
-Digits", UCI Machine Learning Repository, 1998, through ``sklearn.datasets.load_digits``.
+the picture has to be what a needle is to it.
+
+Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
+through ``sklearn.datasets.load_digits``.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from ds41.training.tasks import BEGIN, VALUE
 from ds41.vision import ImagePlan, expand_images, patches_of
 
 Question = Literal["digit", "place"]
+"""What may be asked about a scene."""
 QUESTIONS: tuple[Question, ...] = get_args(Question)
+"""All values of :data:`Question`."""
 PLACES = ("tl", "tr", "bl", "br")
+"""The four corners of a scene: top or bottom, left or right."""
 # Every fifth picture is held out.
 _HELD_OUT = 5
 _SIDES = (84, 168)
@@ -42,6 +47,7 @@ class Scene:
     place: str
 
     def answer(self, question: Question) -> str:
+        """The right answer to a question, as text."""
         return f"{self.digit}-{self.digit}" if question == "digit" else "-".join(self.place)
 
 

@@ -1,6 +1,8 @@
 """Several workers under torchrun: parameters sharded by FSDP2, rows split, loads summed.
 
-Outside of torchrun there is one worker, and nothing here does anything. Source: torch's ``fully_shard``.
+Outside of torchrun there is one worker, and nothing here does anything.
+
+Source: torch's ``fully_shard``.
 """
 
 from __future__ import annotations
@@ -81,12 +83,13 @@ class Workers:
         return self.rank * each, each
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
-        """Sum over the workers."""
+        """Sum over the workers of ``value`` [...], in place."""
         if self.count > 1:
             dist.all_reduce(value)
         return value
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """Mean over the workers of ``value`` [...], in the same shape; ``value`` stays as it is."""
         return self.total(value.clone()) / self.count
 
     def state(self, model: Model, optimizers: tuple[Optimizer, ...]) -> tuple[dict, list[dict]]:

@@ -1,4 +1,7 @@
-"""What a drafter is worth on held-out text: drafts accepted by place, how far its confidences can be trusted."""
+"""What a drafter is worth on held-out text: drafts accepted by place, how far its confidences can be trusted.
+
+Source: DSpark paper for accepted lengths; the evaluation is ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +84,9 @@ def draft_rounds(
 
     Args:
         count: prompts of ``length`` tokens, each continued by about ``new_tokens``.
+
+    Raises:
+        ValueError: ``count`` below 1.
     """
     if count < 1:
         raise ValueError(f"count is {count}; expected 1 or more prompts")

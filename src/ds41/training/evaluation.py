@@ -1,4 +1,7 @@
-"""What a model has learnt: loss on held-out files, and answers to queries of needles far back."""
+"""What a model has learnt: loss on held-out files, and answers to queries of needles far back.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 ``torch.optim.Muon`` does the same to one two-dimensional parameter at a time; experts here are stacked, [E, out, in],
 and on a CPU hundreds of small products in bfloat16 take longer than the step itself. A test holds both to the same
-update. Source: Jordan et al. (2024); scale of the update by Liu et al. (arXiv 2502.16982, section 2.2); report section
-4.2.2, which trains all matrices but embedding, head and Engram tables with it.
+update.
+
+Source: Jordan et al. (2024); scale of the update by Liu et al. (arXiv 2502.16982, section 2.2); report section 4.2.2,
+which trains all matrices but embedding, head and Engram tables with it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ that is held, falls as a cosine to a tenth between 62 % and 89 % of the run, and
 router biases moved by 0.001, a sequence loss of 1e-4; candidate pool, rounding and simulated replay in post-training
 only; Engram tables at five times the learning rate and without weight decay. Chosen here, since it is not published
 or has no sense at this size: the data, the lengths, AdamW for embedding, head and tables, the indexer's signal.
+
 Source: report sections 2.1, 2.4, 2.5, 3.2, 4.2.
 """
 
@@ -69,10 +70,12 @@ class Recipe:
 
     @property
     def steps(self) -> int:
+        """Steps of all stages together."""
         return sum(stage.steps for stage in self.stages)
 
     @property
     def tokens(self) -> int:
+        """Tokens of all rows of all steps."""
         return sum(stage.steps * stage.rows * stage.length for stage in self.stages)
 
     def config(self) -> ModelConfig:
@@ -80,7 +83,11 @@ class Recipe:
         return replace(PRESETS[self.preset].config(), **self.overrides)
 
     def at(self, step: int) -> Stage:
-        """The stage of a step, counted from 0."""
+        """The stage of a step, counted from 0.
+
+        Raises:
+            ValueError: the recipe has fewer steps.
+        """
         for stage in self.stages:
             if step < stage.steps:
                 return stage
@@ -117,6 +124,7 @@ PRESETS = {
     # gradients and momentum on a GPU of 15 GB.
     "mini": Preset(ModelConfig.mini, 450, 8192, 1024, (256, 512, 768, 1024)),
 }
+"""Recipes by preset: configuration, steps, tokens of a batch, rows' lengths by stage."""
 _NAMES = ("short", "longer", "long", "extended", "post-training")
 _SHARES = (0.15, 0.15, 0.34, 0.25, 0.11)
 _FIRST: Mapping[Kind, float] = {"stream": 0.7, "recall": 0.2, "source": 0.1}

@@ -1,4 +1,7 @@
-"""The log of a run: one JSON object a step, and the same for TensorBoard where that is installed."""
+"""The log of a run: one JSON object a step, and the same for TensorBoard where that is installed.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 LOG = "log.jsonl"
+"""The file of a run's log, a line of JSON a step."""
 
 
 class RunLog:
@@ -41,6 +45,7 @@ class RunLog:
             self._board.close()
 
     def write(self, line: dict) -> None:
+        """Append a line: JSON, NaN as null, flushed at once; to the board too where there is one."""
         if self._file is None:
             return
         # JSON has no NaN: a step without answers has no loss of them.

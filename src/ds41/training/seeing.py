@@ -3,6 +3,8 @@
 Stated by the report (section 4.2.2): the tower first learns to match pictures with texts, as SigLIP does, then with a
 language model behind it; router biases for image positions follow their own load. Chosen here: a frozen model, the
 task, and for the texts of the first stage a table of them in place of an encoder.
+
+Source: report section 4.2.2; ds41's own task.
 """
 
 from __future__ import annotations
@@ -93,6 +95,9 @@ def train_vision(
 
     The first stage runs in the folder ``matching`` within ``folder``. ``stop_at`` counts the second stage's steps. Of
     the model only ``gate.bias_vl`` changes, in place: the routers' biases for image positions.
+
+    Raises:
+        ResumeError: the checkpoint in ``folder`` belongs to another recipe or model, or cannot be read.
     """
     torch.manual_seed(recipe.seed)
     vision = Vision(model.config, model.dtype).to(model.device)

@@ -1,7 +1,9 @@
 """Post-training's conditions: the model sees what it will see when it serves.
 
 Candidate pool, rounded caches and queries, rounded weights, and windows of the decoder that begin anew where a
-bounded prefill begins its tail. Source: report sections 2.4.4, 3.2.2, 4.2.2.
+bounded prefill begins its tail.
+
+Source: report sections 2.4.4, 3.2.2, 4.2.2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What training reads from a forward pass besides its logits: routing, queries, keys and entries of every layer."""
+"""What training reads from a forward pass besides its logits: routing, queries, keys and entries of every layer.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from ds41.moe import Routing
 
 
 class Asking(NamedTuple):
-    """What a layer's indexer was given: attention input [N, hidden], query latent [N, q_lora_rank], turn [N, R/2]."""
+    """What a layer's indexer was given: attention input ``x`` [N, hidden], query latent [N, q_lora_rank], turn [N,
+    R/2].
+    """
 
     x: torch.Tensor
     latent: torch.Tensor

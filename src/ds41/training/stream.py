@@ -1,4 +1,7 @@
-"""Batches: every row is a function of seed, purpose and number, so a run continues at any step without state."""
+"""Batches: every row is a function of seed, purpose and number, so a run continues at any step without state.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class Batch(NamedTuple):
     asked: tuple[tuple[Asked, ...], ...]
 
     def to(self, device: torch.device | str) -> Batch:
+        """The same batch on ``device``."""
         return Batch(self.ids.to(device), self.weights.to(device), self.asked)
 
     def answers(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,8 @@ A needle is the line ``@kk=v-v`` and its query ``?kk=v-v``: two random bytes as 
 Both take eight bytes and begin at an odd position, so that in a ratio-2 source each byte of a value shares its entry
 with the mark before it: what is to be found and what it is found by lie together. Random bytes carry no loss, since
 nothing could predict them; answers weigh more than text, since there are few of them.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from ds41.tokenizer import FIRST_BYTE
 from ds41.training.corpus import Corpus
 
 Kind = Literal["source", "stream", "recall", "planted", "copy"]
+"""Kinds of rows."""
 KINDS: dict[Kind, str] = {
     "source": "text of files",
     "stream": "needles and queries in turn, so that distances grow with the row",
@@ -24,15 +27,19 @@ KINDS: dict[Kind, str] = {
     "planted": "needles planted into files at line ends, queries at the end",
     "copy": "a passage, text between, and the passage again",
 }
+"""What a row of each kind holds, in words."""
 LINE = 8
+"""Bytes of a needle's line and of a query's."""
 # Where a value's two bytes stand in a line.
 VALUE = (4, 6)
+"""Where a value's two bytes stand in a line."""
 _KEY = (1, 2)
 _ALPHABET = string.ascii_lowercase + string.digits
 _KEYS = len(_ALPHABET) ** 2
 _ANSWER_WEIGHT = 4.0
 _FORM_WEIGHT = 0.1
 BEGIN = 0
+"""The id that every row begins with."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Row:
         return len(self.ids)
 
     def add(self, text: bytes, weight: float) -> None:
+        """Append the bytes of ``text`` as tokens; ``weight``: of each in the loss."""
         self.ids += [FIRST_BYTE + byte for byte in text]
         self.weights += [weight] * len(text)
 

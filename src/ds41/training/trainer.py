@@ -1,4 +1,7 @@
-"""One training run: steps, checkpoints that a killed run continues from, and its log."""
+"""One training run: steps, checkpoints that a killed run continues from, and its log.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from ds41.training.signals import Signals
 from ds41.training.stream import make_batch
 
 STATE = "state.pt"
+"""The file of a run's checkpoint."""
 Progress = Callable[[dict], None]
+"""Called after every step with its line of the log."""
 
 
 class ResumeError(ValueError):

@@ -1,4 +1,7 @@
-"""The vision tower from a checkpoint."""
+"""The vision tower from a checkpoint.
+
+Source: the released checkpoint's ``vision`` and ``aligner`` tensors.
+"""
 
 from __future__ import annotations
 

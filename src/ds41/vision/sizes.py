@@ -1,8 +1,9 @@
 """From an image's size to its patches, its tokens and its span in the prompt.
 
 A token is a square of ``downsample_ratio`` x ``downsample_ratio`` patches. The span of an image holds its tokens, one
-newline after each row of them, and two delimiters; all of these count toward ``max_image_tokens``. Source: the
-released ``inference/image_processor.py``; ``vision_config``.
+newline after each row of them, and two delimiters; all of these count toward ``max_image_tokens``.
+
+Source: the released ``inference/image_processor.py``; ``vision_config``.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class ImagePlan:
 
     @property
     def patches(self) -> int:
+        """Patches of the image, P."""
         return self.patches_down * self.patches_across
 
     @property
     def image_tokens(self) -> int:
+        """Positions of the prompt that take one of its vectors each; separators not counted."""
         return self.tokens_down * self.tokens_across
 
     @property

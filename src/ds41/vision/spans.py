@@ -1,7 +1,8 @@
 """The span of an image in a prompt: one placeholder becomes START, rows of IMAGE and NEWLINE, END.
 
-Every position of a span carries the same token id; its role is kept beside the ids. Source: the released
-``inference/image_processor.py`` and ``inference/model.py``.
+Every position of a span carries the same token id; its role is kept beside the ids.
+
+Source: the released ``inference/image_processor.py`` and ``inference/model.py``.
 """
 
 from __future__ import annotations

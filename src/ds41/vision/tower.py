@@ -1,7 +1,9 @@
 """The vision tower and the aligner: from patches to vectors that stand in the prompt.
 
 No position is learned and no token is added: rotary angles of row and column are all that the tower knows of a
-patch's place. Source: the released ``inference/model.py``; ``vision_config``.
+patch's place.
+
+Source: the released ``inference/model.py``; ``vision_config``.
 """
 
 from __future__ import annotations
@@ -97,10 +99,13 @@ class VisionTower(nn.Module):
         self.norm = RMSNorm(vision.hidden_size, _NORM_EPS)
 
     def forward(self, patches: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
-        """Patches of all images [P, 3 * patch_size^2] to features [P, hidden].
+        """``patches`` of all images [P, 3 * patch_size^2] to features [P, hidden].
 
         Args:
             grids: rows and columns of each image; their products add up to P.
+
+        Raises:
+            ValueError: patches that the grids do not add up to.
         """
         counts = [down * across for down, across in grids]
         if patches.ndim != 2 or len(patches) != sum(counts):
@@ -126,7 +131,8 @@ def grid_angles(grids: Sequence[Grid], head_dim: int, theta: float) -> torch.Ten
 
 
 def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the pairs (j, j + C/2) of the last dimension of x [..., C], in float32.
+    """Rotate the pairs (j, j + C/2) of the last dimension of x [..., C], in float32; cos and sin broadcast against
+    [..., C/2].
 
     The language model's pairs are neighbours instead: see :mod:`ds41.rope`.
     """
@@ -144,7 +150,7 @@ class Aligner(nn.Module):
         self.w2 = nn.Linear(hidden_size, hidden_size, dtype=dtype)
 
     def forward(self, features: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
-        """Features of all images [P, C] to the vectors of their tokens [tokens, hidden], in reading order."""
+        """``features`` of all images [P, C] to the vectors of their tokens [tokens, hidden], in reading order."""
         parts = features.split([down * across for down, across in grids])
         squares = [
             space_to_depth(part.unflatten(0, grid), self.ratio).flatten(0, 1)
@@ -154,7 +160,8 @@ class Aligner(nn.Module):
 
 
 def space_to_depth(features: torch.Tensor, ratio: int) -> torch.Tensor:
-    """[H, W, C] to [ceil(H / ratio), ceil(W / ratio), C * ratio^2]; zeros are added below and to the right.
+    """``features`` [H, W, C] to [ceil(H / ratio), ceil(W / ratio), C * ratio^2]; zeros are added below and to the
+    right.
 
     In a square, channel * ratio^2 + dy * ratio + dx: the order of an unfold, not that of neighbouring pixels.
     """
@@ -209,7 +216,12 @@ class Vision(nn.Module):
         return [self._span(part, plan) for part, (_, plan) in zip(parts, images, strict=True)]
 
     def image_vectors(self, images: Sequence[tuple[torch.Tensor, ImagePlan]]) -> list[torch.Tensor]:
-        """Of each image what its IMAGE positions take, [image_tokens, hidden_size]; as :meth:`forward`."""
+        """Of each of ``images``, patches [P, 3 * patch_size^2] and their plan, what its IMAGE positions take,
+        [image_tokens, hidden_size]; as :meth:`forward`.
+
+        Raises:
+            ValueError: patches that do not fit their plan.
+        """
         if not images:
             return []
         for index, (patches, plan) in enumerate(images):

@@ -27,6 +27,7 @@ from ds41.viz.route_explorer import route_explorer
 from ds41.viz.serving_day import serving_day
 from ds41.viz.serving_map import serving_map
 from ds41.viz.serving_trace import journey_of
+from ds41.viz.stack_map import inference_stack
 from ds41.viz.style import bytes_axis, colour, context_axis, label_line, marks, readable_bytes, use_style
 from ds41.viz.sweep_walk import sweep_walk
 from ds41.viz.tables import summary_row, table
@@ -50,6 +51,7 @@ __all__ = [
     "engram_explorer",
     "generation_bars",
     "image_sizes",
+    "inference_stack",
     "journey_of",
     "label_line",
     "landing_svg",

@@ -1,4 +1,7 @@
-"""The small floats bit by bit: one element code under one scale byte, its fields, value and neighbours."""
+"""The small floats bit by bit: one element code under one scale byte, its fields, value and neighbours.
+
+Source: OCP Microscaling Formats (MX) v1.0; :mod:`ds41.small_floats`.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,9 @@ def bit_explorer(block_format: str = "main", code: int = 0b0101, scale: int = 0x
         block_format: "main", "index" or "window", shown first.
         code: element code shown first.
         scale: scale byte shown first.
+
+    Raises:
+        ValueError: a format that is none, or a code or byte out of range.
     """
     if block_format not in FORMATS:
         raise ValueError(f"block_format is {block_format!r}; expected one of: {', '.join(FORMATS)}")

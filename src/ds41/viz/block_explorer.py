@@ -1,4 +1,7 @@
-"""One block on its way into storage: scale, codes, what is read back, and where the block clips."""
+"""One block on its way into storage: scale, codes, what is read back, and where the block clips.
+
+Source: report section 2.4.4; :mod:`ds41.formats`.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,9 @@ def block_explorer(block_format: str = "main", preset: str = "bell") -> Diagram:
     Args:
         block_format: "main" (blocks of 16) or "index" (blocks of 32), shown first.
         preset: "bell", "ties", "outlier", "clipping" or "tiny", shown first.
+
+    Raises:
+        ValueError: a format or a preset that is none.
     """
     if block_format not in FORMATS:
         raise ValueError(f"block_format is {block_format!r}; expected one of: {', '.join(FORMATS)}")

@@ -1,4 +1,7 @@
-"""Bytes beside bytes: bars to one scale with their numbers, as a table that is also the picture."""
+"""Bytes beside bytes: bars to one scale with their numbers, as a table that is also the picture.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The plan and the bytes are those of the configuration. The positions on the tracks come from a decode step that was
 really run, by a model with the same plan and small sizes (:mod:`ds41.viz.decode_trace`).
+
+Source: report sections 2.2 and 2.3; numbers of :mod:`ds41.reads`.
 """
 
 from __future__ import annotations

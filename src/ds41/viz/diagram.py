@@ -4,6 +4,8 @@ A fragment is one ``<figure>``: a static picture that Python has filled in, the 
 that makes it answer. It works in the built book without a kernel, in JupyterLab, in VS Code and in Colab's
 sandboxed frame: no network, no storage, no access to the host page, colours that follow whichever theme marker
 the host sets.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class Diagram:
         if self.table:
             parts.append(
                 f'<details class="ds-table"><summary>{escape(self.table_title)}</summary>'
-                f'<div class="ds-table-body" role="region" aria-label="Table" tabindex="0">{self.table}</div></details>'
+                f'<div class="ds-table-body" role="region" aria-label="Table: {escape(self.title)}" tabindex="0">'
+                f"{self.table}</div></details>"
             )
         if self.data is not None:
             parts.append(self._script())

@@ -2,6 +2,8 @@
 
 The rows in reach are those of the library: :func:`ds41.dspark.drafter.block_choice` for a block,
 :func:`ds41.attention.window.visible_rows` for decode.
+
+Source: report section 2.4.3; :mod:`ds41.dspark`.
 """
 
 from __future__ import annotations

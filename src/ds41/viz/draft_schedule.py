@@ -1,6 +1,8 @@
 """What the scheduler makes of a throughput curve: expected tokens per second as drafts are admitted one by one.
 
 All numbers are the library's (:mod:`ds41.dspark.schedule`); the script only shows another number of requests.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

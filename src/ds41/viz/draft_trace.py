@@ -1,4 +1,7 @@
-"""What a drafter does on one text: each round's guesses before and after the Markov head, for the picture."""
+"""What a drafter does on one text: each round's guesses before and after the Markov head, for the picture.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Engram hash on a reader's own text: a token's window, its products, and the rows that they name."""
+"""The Engram hash on a reader's own text: a token's window, its products, and the rows that they name.
+
+Source: the released ``inference/engram.py``; :mod:`ds41.engram`.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,9 @@ def engram_explorer(text: str = "PARIS is not Paris", hash_of: str = "released-1
         text: shown first; 1 to 64 bytes of UTF-8. It can be edited on the page.
         hash_of: whose constants: "released-1", "released-14", "nano-1" or "nano-3".
         token: chosen first; default: the last.
+
+    Raises:
+        ValueError: constants that are none, a text too long or empty, or a token out of range.
     """
     hashes = _hashes()
     if hash_of not in hashes:

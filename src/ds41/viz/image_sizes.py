@@ -1,6 +1,8 @@
 """From an image's width and height to its span in the prompt: each step of the arithmetic, and the tokens to scale.
 
 ``js/sizes.js`` does the same for any size that a reader types; a test holds the two to the same plans and HTML.
+
+Source: the released ``inference/image_processor.py``; :mod:`ds41.vision.sizes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The map of the layers with its bytes as one SVG file, for places without scripts such as the README."""
+"""The map of the layers with its bytes as one SVG file, for places without scripts such as the README.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The map of the layers: who owns keys, who borrows them, and the bytes that an owner keeps for each token."""
+"""The map of the layers: who owns keys, who borrows them, and the bytes that an owner keeps for each token.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interactive ledger: what one token costs under another sharing plan, other ratios, other formats."""
+"""The interactive ledger: what one token costs under another sharing plan, other ratios, other formats.
+
+Source: report section 2.4.4; :mod:`ds41.ledger`.
+"""
 
 from __future__ import annotations
 

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 
 from ds41.formats import INDEX_KEY, MAIN_KV, WINDOW_KV, BlockFormat
 from ds41.viz.bit_explorer import show
 from ds41.viz.diagram import Diagram, table
+from ds41.viz.live_schedule import Schedule, ScheduleLedger, explore_schedule, plan_schedule
+from ds41.viz.live_selection import example_text, explore_selection, select_entries
+from ds41.viz.live_selection_picture import LayerChoice, SelectionReport
+from ds41.viz.live_widgets import explore
+
+__all__ = [
+    "FormatReport",
+    "LayerChoice",
+    "Schedule",
+    "ScheduleLedger",
+    "SelectionReport",
+    "example_text",
+    "explore_format",
+    "explore_schedule",
+    "explore_selection",
+    "measure_format",
+    "plan_schedule",
+    "select_entries",
+]
 
 _FORMATS = {one.name: one for one in (MAIN_KV, INDEX_KEY, WINDOW_KV)}
 
@@ -82,24 +103,34 @@ def explore_format(block_format: BlockFormat = MAIN_KV, deviation: float = 1.0) 
 
     Works with ipywidgets 7 and 8; without ipywidgets the first result stands alone.
     """
-    from IPython.display import display
+    style = {"description_width": "5rem"}
 
-    display(measure_format(block_format, deviation))
-    try:
-        import ipywidgets as widgets
-    except ImportError:
-        print("ipywidgets is not installed: no sliders")
-        return
-    wide = {"description_width": "5rem"}
-    controls = {
-        "name": widgets.Dropdown(options=list(_FORMATS), value=block_format.name, description="format", style=wide),
-        "power": widgets.FloatSlider(
-            value=0.0, min=-4.0, max=4.0, step=0.25, description="10 to the", continuous_update=False, style=wide
-        ),
-        "seed": widgets.IntSlider(value=1, min=0, max=20, description="seed", continuous_update=False, style=wide),
-    }
+    def controls(widgets: ModuleType) -> dict[str, dict[str, Any]]:
+        return {
+            "": {
+                "name": widgets.Dropdown(
+                    options=list(_FORMATS), value=block_format.name, description="format", style=style
+                ),
+                "power": widgets.FloatSlider(
+                    value=0.0,
+                    min=-4.0,
+                    max=4.0,
+                    step=0.25,
+                    description="10 to the",
+                    continuous_update=False,
+                    style=style,
+                ),
+                "seed": widgets.IntSlider(
+                    value=0, min=0, max=20, description="seed", continuous_update=False, style=style
+                ),
+            }
+        }
 
-    def measure(name: str, power: float, seed: int) -> None:
-        display(measure_format(_FORMATS[name], deviation=deviation * 10**power, seed=seed))
-
-    display(widgets.VBox(list(controls.values())), widgets.interactive_output(measure, controls))
+    explore(
+        measure_format(block_format, deviation),
+        controls,
+        lambda name, power, seed: measure_format(_FORMATS[name], deviation * 10**power, seed=seed).diagram(),
+        prompt="Choose a format or move a slider: what is lost then will stand here.",
+        reset="Back to the first measurement",
+        refused="This cannot be measured",
+    )

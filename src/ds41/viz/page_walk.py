@@ -2,6 +2,8 @@
 
 The keys, addresses and bytes are those of a small cache that was really filled (:mod:`ds41.viz.page_trace`); the
 script draws any key of it in the way that :mod:`ds41.viz.page_views` draws the first.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What each colour means, once: every plot, diagram and page takes its colours from here."""
+"""What each colour means, once: every plot, diagram and page takes its colours from here.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ PALETTE = {
     "grid": Colour("grid and hairlines, never the only carrier of a fact", "hairline", "#d8dde3", "#343a41"),
     "page": Colour("the page behind everything", "background", "#ffffff", "#121212"),
 }
+"""Colours by meaning, each with the form that carries the same meaning without colour."""
 
 
 def luminance(colour: str) -> float:

@@ -1,4 +1,7 @@
-"""Plots on a page: SVG that follows the page's theme, with a text for those who cannot see it."""
+"""Plots on a page: SVG that follows the page's theme, with a text for those who cannot see it.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

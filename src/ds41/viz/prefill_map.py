@@ -2,6 +2,8 @@
 
 ``js/prefill.js`` draws the same for every other prompt, window and way of running; a test holds the two to the same
 HTML.
+
+Source: report sections 2.2 and 3.2.2.
 """
 
 from __future__ import annotations

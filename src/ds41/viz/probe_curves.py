@@ -2,6 +2,8 @@
 
 ``js/probes.js`` draws the same for every other context, rounding, kind of needle and rank; a test holds the two to the
 same HTML. All numbers are whole, in thousandths, so that both count alike.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A prompt resumed behind a hit, on one line of tokens: what is read, fed again, computed, written, and seen.
 
 ``js/replay.js`` draws the same for every other hit, prompt and policy; a test holds the two to the same HTML.
+
+Source: report section 3.2.2; :mod:`ds41.replay`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The route of a batch through one layer's experts: who reads which, how often, and how many bytes that takes."""
+"""The route of a batch through one layer's experts: who reads which, how often, and how many bytes that takes.
+
+Source: report section 2.1.1; :mod:`ds41.moe`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,9 @@ def route_explorer(
         inputs: "even", "topics" or "balanced", shown first.
         batch: tokens decoded together at first, 1 to 64.
         token: the token whose route is marked at first, one of the batch; None marks none.
+
+    Raises:
+        ValueError: inputs that are none, or a batch or a token out of range.
     """
     config = config or ModelConfig.flash()
     batches = route_batches(config)

@@ -2,6 +2,8 @@
 
 The spans come from a simulation or from a log; the figure knows nothing of where. ``js/day.js`` reads what was drawn
 at the moment that a reader points at.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

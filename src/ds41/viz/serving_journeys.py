@@ -1,7 +1,9 @@
 """Journeys through the serving stack as they follow from a configuration.
 
 Five requests: a cold prompt; the next turn while its windows are in the pool; the next turn after they have gone; a
-picture; and a decode worker that is lost in the middle of an answer. Source: report sections 3.2.1 and 3.2.2.
+picture; and a decode worker that is lost in the middle of an answer.
+
+Source: report sections 3.2.1 and 3.2.2.
 """
 
 from __future__ import annotations

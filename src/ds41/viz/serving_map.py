@@ -2,6 +2,8 @@
 
 What happens in each step comes from :mod:`ds41.viz.serving_journeys` or from real requests, by way of
 :func:`ds41.viz.serving_trace.journey_of`; ``js/serving.js`` only shows one step after another.
+
+Source: report section 3.2.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A journey is plain data. :mod:`ds41.viz.serving_journeys` derives journeys from a configuration; here
 :func:`journey_of` reads one from what a real request reported.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ def _hand_over(report: RequestReport) -> Step:
     return Step(
         "decode",
         "takes the sequence over",
-        f"Of the prompt's {report.handed_pages:,} pages those travel that the worker lacks, and "
+        f"Of the prompt's {report.prompt_pages:,} pages those travel that the worker lacks, and "
         f"{report.window_bytes:,} B that are the sequence's own.",
         (Flow("prefill", "decode", "pages, windows", report.handed_bytes, kind="main"),),
     )

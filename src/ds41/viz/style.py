@@ -1,4 +1,7 @@
-"""One style for all plots: colours by meaning, direct labels, log axes for bytes and context."""
+"""One style for all plots: colours by meaning, direct labels, log axes for bytes and context.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,22 @@ def use_style() -> None:
 
 
 def colour(name: str) -> str:
-    """The colour of a meaning for plots: "main", "index", "window", "memory", "hit", "neutral", "ink", ..."""
+    """The colour of a meaning for plots: "main", "index", "window", "memory", "hit", "neutral", "ink", ...
+
+    Raises:
+        ValueError: a meaning that is none; the message lists them.
+    """
     if name not in PALETTE:
         raise ValueError(f"colour is {name!r}; expected one of: {', '.join(PALETTE)}")
     return PALETTE[name].light
 
 
 def marks(meaning: str, standing: Standing) -> dict:
-    """Keyword arguments for ``ax.plot``: published points hollow, measured ones filled, predictions as lines."""
+    """Keyword arguments for ``ax.plot``: published points hollow, measured ones filled, predictions as lines.
+
+    Raises:
+        ValueError: a meaning or a standing that is none.
+    """
     hue = colour(meaning)
     # Points at the edge of the axes are shown whole, and above the lines.
     points = {"color": hue, "linestyle": "none", "marker": "o", "clip_on": False, "zorder": 3}
@@ -70,7 +81,11 @@ def marks(meaning: str, standing: Standing) -> dict:
 
 
 def context_axis(ax: Axes, axis: AxisName = "x", label: str = "context, tokens") -> None:
-    """A log axis of context lengths with ticks at 4K, 64K and 1M."""
+    """A log axis of context lengths with ticks at 4K, 64K and 1M.
+
+    Raises:
+        ValueError: an axis that is neither "x" nor "y".
+    """
     _log_scale(ax, axis, base=2)
     one = _axis(ax, axis)
     one.set_major_locator(FixedLocator(list(CONTEXT_TICKS)))
@@ -79,7 +94,11 @@ def context_axis(ax: Axes, axis: AxisName = "x", label: str = "context, tokens")
 
 
 def bytes_axis(ax: Axes, axis: AxisName = "y", label: str = "bytes", log: bool = True) -> None:
-    """An axis of bytes, log unless told otherwise, with ticks such as 10 kB and 1 GB (powers of ten)."""
+    """An axis of bytes, log unless told otherwise, with ticks such as 10 kB and 1 GB (powers of ten).
+
+    Raises:
+        ValueError: an axis that is neither "x" nor "y".
+    """
     if log:
         _log_scale(ax, axis, base=10)
         _axis(ax, axis).set_major_locator(LogLocator(base=10, numticks=8))

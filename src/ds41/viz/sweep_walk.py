@@ -1,4 +1,7 @@
-"""The sites of two layers in a row, and what each sweep over the streams can do with and without the shift."""
+"""The sites of two layers in a row, and what each sweep over the streams can do with and without the shift.
+
+Source: report section 2.4.1; :mod:`ds41.mhc_traffic`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tables for the chapters: numbers right-aligned, readable in both themes, and as text where there is no HTML."""
+"""Tables for the chapters: numbers right-aligned, readable in both themes, and as text where there is no HTML.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,11 @@ class Table:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table whose columns are right-aligned where every cell is a number, given as such or as text ("3,514 B")."""
+    """A table whose columns are right-aligned where every cell is a number, given as such or as text ("3,514 B").
+
+    Raises:
+        ValueError: a row of another length than the header.
+    """
     if any(len(row) != len(header) for row in rows):
         lengths = sorted({len(row) for row in rows})
         raise ValueError(f"the header has {len(header)} columns; rows have {lengths}")

@@ -1,4 +1,7 @@
-"""The keys of the endpoint: whose a request is. Secrets are not kept, only their digests."""
+"""The keys of the endpoint: whose a request is. Secrets are not kept, only their digests.
+
+Source: ds41's own; the ``Authorization: Bearer`` header of RFC 6750.
+"""
 
 from __future__ import annotations
 

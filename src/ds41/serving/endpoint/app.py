@@ -1,4 +1,7 @@
-"""The endpoint as an ASGI application."""
+"""The endpoint as an ASGI application.
+
+Source: OpenAI's HTTP API for paths and shapes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one client, and all of them together, may ask of the endpoint."""
+"""What one client, and all of them together, may ask of the endpoint.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

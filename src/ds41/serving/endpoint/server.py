@@ -1,4 +1,7 @@
-"""The HTTP server: connections within bounds of number, bytes and time, and an orderly end."""
+"""The HTTP server: connections within bounds of number, bytes and time, and an orderly end.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

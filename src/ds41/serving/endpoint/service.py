@@ -1,4 +1,7 @@
-"""What all requests of an endpoint share: the pools behind it, whose keys are whose, bounds, and who is running."""
+"""What all requests of an endpoint share: the pools behind it, whose keys are whose, bounds, and who is running.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,17 @@ class Backend(Protocol):
     config: ModelConfig
     max_tokens: int
 
-    def submit(self, request: Request) -> Answer: ...
+    def submit(self, request: Request) -> Answer:
+        """Take a request; :meth:`ds41.serving.pools.Cluster.submit` says what it refuses."""
+        ...
 
-    def health(self) -> Mapping[str, Mapping[str, int]]: ...
+    def health(self) -> Mapping[str, Mapping[str, int]]:
+        """By pool, its workers, how many of them are live, and other counts."""
+        ...
 
-    def counters(self) -> Mapping[str, Counters]: ...
+    def counters(self) -> Mapping[str, Counters]:
+        """By tier, what it has counted."""
+        ...
 
 
 class Service:

@@ -1,4 +1,7 @@
-"""The pools together: requests come in, wait their turn by tenant, and take their course."""
+"""The pools together: requests come in, wait their turn by tenant, and take their course.
+
+Source: report section 3.2; queues and fairness are ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,8 @@ class Cluster:
 
         Raises:
             ValueError: what can never work: ids outside the vocabulary, another number of pictures than of their
-                places, a prompt without room, or pictures where no vision pool is. Overloaded: nobody else may wait.
+                places, or pictures where no vision pool is. TooLong: a prompt without room. Overloaded: nobody else may
+                wait.
             RuntimeError: the cluster is closed.
         """
         self._check(request)

@@ -2,6 +2,8 @@
 
 Tokens that were given out stand. A decode worker's loss costs a second start from the same handover; a prefill worker's
 loss, or that of the handover itself, a second reading of the prompt, from no longer a hit than the first time.
+
+Source: report section 3.2; recovery from lost workers is ds41's own.
 """
 
 from __future__ import annotations
@@ -225,7 +227,7 @@ class Course:
     def _note_handover(self, handover: Handover) -> None:
         report = self._answer.report
         report.window_bytes = len(handover.windows)
-        report.handed_pages = -(-handover.prompt_tokens // self._route.page_tokens)
+        report.prompt_pages = -(-handover.prompt_tokens // self._route.page_tokens)
 
     def _keys(self, ids: list[int], vectors: torch.Tensor | None) -> PrefixKeys:
         """Of the conversation, for finding the worker that had it; no tier knows them."""

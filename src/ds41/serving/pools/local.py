@@ -1,4 +1,7 @@
-"""Pools in one process: engines with pages of their own on one model, one prefix store and one window pool."""
+"""Pools in one process: engines with pages of their own on one model, one prefix store and one window pool.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A pool of workers of one kind: slots, waiting, scaling, and replacing those that are lost."""
+"""A pool of workers of one kind: slots, waiting, scaling, and replacing those that are lost.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Chunks of a handover travel by reference. They are items of the stream that the router reads, so the router owns them:
 they outlive the actor that made them, and a decode worker fetches those that it lacks from where they lie.
+
+Source: ds41's own; Ray's actors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How a worker is made in a process of its own: from a checkpoint, by names and numbers that travel."""
+"""How a worker is made in a process of its own: from a checkpoint, by names and numbers that travel.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,7 @@ class WorkerRecipe:
 
     @property
     def page_tokens(self) -> int:
+        """Tokens of a page in the workers' caches, the store's where there is one."""
         return 64 if self.store is None else self.store.page_tokens
 
     def prefill(self, name: str) -> PrefillWorker:

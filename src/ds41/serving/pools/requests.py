@@ -1,4 +1,7 @@
-"""What a client asks of the pools, and the answer as it comes: tokens, stages, an end or an error."""
+"""What a client asks of the pools, and the answer as it comes: tokens, stages, an end or an error.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -94,14 +97,15 @@ class RequestReport:
     """What a request cost; complete once its answer has ended.
 
     prompt_tokens: with the spans of its pictures, which have picture_tokens of them. prefill, decode: what the two
-    engines counted. handed_pages, handed_bytes: that travelled from prefill to decode; window_bytes: of them, what is
-    private to the sequence. stages: every visit to a worker, lost ones too. first_token_s, seconds: from arrival.
+    engines counted. prompt_pages: of the prompt; those that the decode worker lacked travelled. handed_bytes: travelled
+    from prefill to decode; window_bytes: of them, what is private to the sequence. stages: every visit to a worker,
+    lost ones too. first_token_s, seconds: from arrival.
     """
 
     prompt_tokens: int = 0
     picture_tokens: int = 0
     generated_tokens: int = 0
-    handed_pages: int = 0
+    prompt_pages: int = 0
     handed_bytes: int = 0
     window_bytes: int = 0
     prefill: TurnReport | None = None
@@ -135,6 +139,7 @@ class Answer(Iterator[int]):
 
     @property
     def tenant(self) -> str:
+        """Whose request it answers."""
         return self.request.tenant
 
     @property
@@ -144,6 +149,7 @@ class Answer(Iterator[int]):
 
     @property
     def cancelled(self) -> bool:
+        """Whether it was cancelled, by :meth:`cancel` or by whoever asked."""
         return self._cancelled
 
     @property

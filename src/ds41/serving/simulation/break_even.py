@@ -2,7 +2,10 @@
 
 Kept, windows cost gigabyte-hours for as long as the pause lasts; thrown away, they cost device-seconds once. Both
 prices are the caller's. A replay alone reads the weights of a whole pass for 128 tokens; in a step that reads them
-anyway it adds its operations. Sources: report section 3.2.2; the price of exact windows in V4 is SGLang's formula.
+anyway it adds its operations.
+
+Source: report sections 3.2.1 and 3.2.2 for the rule; SGLang's formula for exact windows in V4; prices are assumptions,
+named in :class:`ReplayPrices`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from ds41.serving.simulation.sensitivity import Sensitivity, one_at_a_time
 from ds41.systems import system
 
 Way = Literal["alone", "batched", "in a step"]
+"""How a replay runs: by itself, with others, or in a decode step that runs anyway."""
 WAYS: tuple[Way, ...] = ("alone", "batched", "in a step")
+"""All values of :data:`Way`."""
 _V4 = "deepseek-v4-flash"
 # SGLang on 8 × B200, 8 prompts with hits of 7,936 tokens: first tokens with 8 replays one by one, and with windows.
 _PUBLISHED_DEVICES, _PUBLISHED_REPLAYS, _PUBLISHED_S = 8, 8, (1.5496, 0.2732)
@@ -32,6 +37,9 @@ class ReplayPrices:
 
     load: of the prefill pool; a device-second of an idle pool costs nothing more, so its price counts by this share.
     batch: replays that run together where they are batched. context: tokens of each sequence.
+
+    Raises:
+        ValueError: a price not above 0, a share out of range, or a count below 1.
     """
 
     dram_gb_hour: float = 0.004

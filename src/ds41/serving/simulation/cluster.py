@@ -1,4 +1,7 @@
-"""A cluster under a load: sessions that come and go, workers in pools, the tiers that they share."""
+"""A cluster under a load: sessions that come and go, workers in pools, the tiers that they share.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,9 @@ class Pools:
     encoders: of images; 0 lets whoever reads the prompt encode them at no cost of time. link_bytes_per_s: at which
     pages and windows go from prefill to decode, each transfer by itself. They never go back: the next turn's prefill
     finds the answer's pages in the store and its windows in the pool, or does without.
+
+    Raises:
+        ValueError: workers of both arrangements or of none, a number below 0, or a link without speed.
     """
 
     engines: int = 1

@@ -1,4 +1,7 @@
-"""Drafting as a cluster feels it: more tokens a step for a step that verifies more."""
+"""Drafting as a cluster feels it: more tokens a step for a step that verifies more.
+
+Source: report section 2.4.3; DSpark paper.
+"""
 
 from __future__ import annotations
 

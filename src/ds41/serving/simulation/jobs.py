@@ -1,4 +1,7 @@
-"""What a worker is told: the engine that it stands for, and the turns that it gets."""
+"""What a worker is told: the engine that it stands for, and the turns that it gets.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ class EngineSpec:
 
     queue: turns that may wait for a row; one more is refused. None for no limit.
     steps_at_once: steps of answers alone that are counted as one event; their contexts stay as at the first of them.
+
+    Raises:
+        ValueError: a size below 1, a queue below 0, or a decoder or short-hit rule that is none.
     """
 
     config: ModelConfig
@@ -46,6 +52,7 @@ class EngineSpec:
 
     @cached_property
     def layout(self) -> PageLayout:
+        """The layout of a page of ``page_tokens`` tokens."""
         return PageLayout.of(self.config, self.page_tokens)
 
     @property

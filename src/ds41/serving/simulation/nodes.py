@@ -3,6 +3,8 @@
 V4.1's weights and operations are exact for the published configuration. For other models there are the parameters that
 their cards state, at an assumed number of bytes each, and their operations beyond two a parameter are left out, which
 favours them; the KV that a step reads is exact for all (:mod:`ds41.systems`).
+
+Source: ds41's own; configurations and datasheets as in :mod:`ds41.systems` and :mod:`ds41.roofline`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ds41.serving.simulation.sensitivity import Sensitivity, one_at_a_time
 from ds41.systems import System, system
 
 OURS = "deepseek-v4.1-flash"
+"""The key of the system that this book is about."""
 NODE_SYSTEMS = (OURS, "deepseek-v4-flash", "deepseek-v3.2")
+"""Keys of the systems that are compared on one node."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class NodeQuestion:
     host_bytes: for the state of sessions that wait, DRAM and SSD together. load_bytes_per_s: at which it comes back.
     answer_tokens: of a turn, after which a session waits and its state may leave the device. parameter_bytes: None for
     what :func:`assumed` says.
+
+    Raises:
+        ValueError: a share out of range, or a number not above 0.
     """
 
     tokens: int = MILLION_TOKENS
@@ -105,10 +112,12 @@ class NodeSessions:
 
     @property
     def answering(self) -> int:
+        """Sessions that can be answered at once: the fewest of the three bounds."""
         return min(self.by_memory, self.by_speed, self.by_loading)
 
     @property
     def bound(self) -> str:
+        """Which of the three is the fewest: memory, speed or loading."""
         kinds = {"memory": self.by_memory, "speed": self.by_speed, "loading": self.by_loading}
         return min(kinds, key=kinds.__getitem__)
 
@@ -170,7 +179,11 @@ def node_sensitivity(key: str, device: str = "H200", question: NodeQuestion | No
 
 
 def step_seconds(kept: System, device: Device, batch: int, question: NodeQuestion) -> float:
-    """Seconds of a decode step of ``batch`` sequences at the question's context and efficiency."""
+    """Seconds of a decode step of ``batch`` sequences at the question's context and efficiency.
+
+    Raises:
+        ValueError: nothing is known or assumed of the system's parameters.
+    """
     if kept.key == OURS:
         bound = roofline.decode_step(
             ModelConfig.flash(), question.tokens, device, batch=batch, devices=question.devices

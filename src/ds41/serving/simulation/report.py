@@ -1,4 +1,7 @@
-"""What a simulation found: a record for each turn, totals, bytes in each tier over time, and who was where when."""
+"""What a simulation found: a record for each turn, totals, bytes in each tier over time, and who was where when.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

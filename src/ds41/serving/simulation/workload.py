@@ -2,6 +2,8 @@
 
 Lengths of prompts are those of real tool results (:mod:`ds41.agent_workload`) or given; arrivals and pauses are
 drawn from distributions that the caller states.
+
+Source: ds41's own; distributions are assumptions, named in :class:`Pauses`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ class TurnPlan:
     """One turn: ``prompt`` tokens come in, ``answer`` tokens are generated, then nothing happens for ``pause_s``.
 
     images: of the prompt's tokens, those that are an image encoder's output.
+
+    Raises:
+        ValueError: no tokens, more image tokens than prompt, or a pause below 0.
     """
 
     prompt: int
@@ -46,6 +51,9 @@ class SessionPlan:
 
     shared: the name of a preamble that other sessions begin with too; its ``shared_tokens`` are the first of the first
     prompt. Sessions of other tenants share it only in a store that shares tenants.
+
+    Raises:
+        ValueError: no turns, an arrival before 0, or a shared part longer than the first prompt.
     """
 
     name: str
@@ -78,6 +86,9 @@ class Pauses:
 
     sigma: of the logarithm. returns: the share of pauses that last hours or days; these are lognormal around
     ``return_median_s``.
+
+    Raises:
+        ValueError: a median not above 0, a spread below 0, or a share outside 0 to 1.
     """
 
     median_s: float = 20.0
@@ -104,7 +115,11 @@ class Pauses:
 
 
 def poisson_arrivals(count: int, per_second: float, source: random.Random) -> list[float]:
-    """``count`` arrival times in seconds, at a mean rate of ``per_second``."""
+    """``count`` arrival times in seconds, at a mean rate of ``per_second``.
+
+    Raises:
+        ValueError: a rate that is not above 0 and finite.
+    """
     if not 0 < per_second < math.inf:
         raise ValueError(f"per_second is {per_second}; expected more than 0")
     now, times = 0.0, []
@@ -162,6 +177,9 @@ def agent_sessions(
             rounded up, if None, which is what byte pairs learnt on such files come to.
 
     All sessions begin with the workspace's preamble, which they share.
+
+    Raises:
+        ValueError: no sessions, no rate, or fewest turns above most.
     """
     if count < 1 or not 1 <= turns[0] <= turns[1]:
         raise ValueError(f"count is {count} and turns {turns}; expected 1 or more sessions, and fewest to most turns")
