@@ -15,7 +15,7 @@ CHECKS_READY := $(VENV)/.ready-checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages bench bench-peers serve clean
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages api pdf lighthouse bench bench-peers serve clean
 
 help:
 	@echo "make book       execute the chapters and build the book"
@@ -25,6 +25,9 @@ help:
 	@echo "make kernels    compile every kernel for every GPU generation and print what it costs"
 	@echo "make kernels-colab  the kernel tests on Triton 3.6, as Colab has it"
 	@echo "make colab-check  every chapter on Colab's versions, first cell included (CHAPTERS=04-fp4; 5 GB once)"
+	@echo "make pdf        the built book as one PDF, build/ds41.pdf"
+	@echo "make lighthouse the built book measured as a phone sees it"
+	@echo "make api        write the pages of the API reference anew"
 	@echo "make bench      time the formats beside other libraries, a step at a million tokens, a session's turns, the endpoint"
 	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
 	@echo "make clean      remove what was built; .venv stays"
@@ -71,7 +74,7 @@ kernels: $(BOOK_READY)
 # The kernel tests on Colab's Triton and numpy, beside the pinned torch.
 kernels-colab: $(CHECKS_READY)
 	$(RUN) -m pip install --quiet $(PIP_FLAGS) --no-deps --upgrade --target build/colab-triton triton==3.6.0 numpy==2.1.3
-	PYTHONPATH=build/colab-triton $(RUN) -m pytest -n 2 --dist loadfile tests/kernels
+	PYTHONPATH=build/colab-triton $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels
 
 # Each chapter in a fresh environment like Colab's, which its first cell makes ready; CHAPTERS= all, and the trials.
 colab-check: $(BOOK_READY)
@@ -79,6 +82,16 @@ colab-check: $(BOOK_READY)
 
 pages: $(CHECKS_READY)
 	$(RUN) ci/check_book.py
+
+# The pages of the API reference, after a public name has come or gone.
+api: $(BOOK_READY)
+	$(RUN) ci/api_pages.py --write
+
+pdf: $(CHECKS_READY)
+	$(RUN) ci/print_book.py
+
+lighthouse: $(CHECKS_READY)
+	$(RUN) ci/lighthouse.py
 
 bench: $(CHECKS_READY)
 	$(RUN) benchmarks/formats.py

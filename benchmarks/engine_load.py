@@ -10,11 +10,12 @@ import heapq
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from ds41.cache.layout import PAGE_TOKENS
 from ds41.model import Model
-from ds41.serving import Engine, HostWindowPool, PrefixStore
+from ds41.serving import Engine, HostWindowPool, PrefixStore, Stream
 from ds41.serving.simulation import (
     Costs,
     EngineSpec,
@@ -31,17 +32,12 @@ from ds41.serving.simulation import (
 from ds41.serving.simulation.costs import FINISH_FEATURES, START_FEATURES, STEP_FEATURES
 from ds41.serving.simulation.report import PoolUse
 from ds41.serving.turn import Turn
+from ds41.serving.turn_counts import TurnCounts
 
 _FINGERPRINT = bytes(32)
 _UNBOUNDED = 2**50
-_PAGE_WITHOUT_STORE = 64
 # Ids below are control tokens in every vocabulary here.
 _FIRST_ID = 16
-_COUNTS = (
-    "context_tokens", "new_tokens", "live_tokens", "resident_tokens", "store_tokens", "store_bytes", "windows",
-    "window_bytes", "replayed_tokens", "computed_tokens", "generated_tokens", "verified_tokens", "stored_tokens",
-    "stored_bytes", "kept_window_bytes",
-)  # fmt: skip
 
 
 class Clock:
@@ -97,9 +93,13 @@ class _Run:
         self, engine: Engine, spec: EngineSpec, clock: Clock, costs: Costs | None, source: Callable[[], float]
     ) -> None:
         self.engine, self.spec, self.clock, self.costs, self.seconds = engine, spec, clock, costs, source
-        self.samples, self.records, self._by_turn = Samples(), [], {}
-        self._ends: dict[Turn, float] = {}
+        self.samples = Samples()
+        self.records: list[TurnRecord] = []
         self.busy_s, self.steps = 0.0, 0
+        self._by_turn: dict[Turn, TurnRecord] = {}
+        self._ends: dict[Turn, float] = {}
+        # Of the step that runs, in the model and in starts and finishes of turns.
+        self._inside = 0.0
         steps = engine._steps
         self._extend, self._start, self._finish, self._draw = (
             engine.model.extend, steps._start, steps._finish, steps._draw,
@@ -169,14 +169,17 @@ class _Run:
         clock, sessions = self.clock, [self.engine.open(plan.tenant) for plan in plans]
         coming = [(plan.arrives_s, number, 0) for number, plan in enumerate(plans)]
         heapq.heapify(coming)
-        running: dict[int, tuple[int, Turn]] = {}
+        # A stream that is dropped cancels its turn.
+        running: dict[int, tuple[int, Turn, Stream]] = {}
         while coming or running:
             while coming and coming[0][0] <= clock():
                 arrived, number, place = heapq.heappop(coming)
                 plan = plans[number]
                 stream = sessions[number].say(ids[number][place], plan.turns[place].answer, stop_ids=())
                 turn = sessions[number].turn
-                record = TurnRecord(plan.name, place, arrived, new_tokens=len(ids[number][place]))
+                record = TurnRecord(
+                    session=plan.name, turn=place, arrived_s=arrived, new_tokens=len(ids[number][place])
+                )
                 self.records.append(record)
                 self._by_turn[turn], running[number] = record, (place, turn, stream)
             if not running:
@@ -201,8 +204,8 @@ class _Run:
         if turn.error is not None:
             raise turn.error
         record = self._by_turn[turn]
-        for name in _COUNTS:
-            setattr(record, name, getattr(turn.report, name))
+        for count in fields(TurnCounts):
+            setattr(record, count.name, getattr(turn.report, count.name))
         record.store_refused = turn.report.refused is not None
         record.seconds, record.finish = self._ends[turn] - record.arrived_s, turn.report.finish
 
@@ -236,8 +239,8 @@ def run_engine(
     Raises:
         ValueError: pages of a size that an engine without a store cannot have.
     """
-    if not tiers.store and spec.page_tokens != _PAGE_WITHOUT_STORE:
-        raise ValueError(f"page_tokens is {spec.page_tokens}; an engine without a store has {_PAGE_WITHOUT_STORE}")
+    if not tiers.store and spec.page_tokens != PAGE_TOKENS:
+        raise ValueError(f"page_tokens is {spec.page_tokens}; an engine without a store has {PAGE_TOKENS}")
     clock = Clock(source if costs is None else None)
     pool = store = None
     if tiers.windows:

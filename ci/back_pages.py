@@ -34,16 +34,21 @@ class BackPageError(ProjectError):
 
 
 def fill(folder: Path, project: Project) -> None:
-    """Replace the placeholders in the staged pages below `folder`.
+    """Replace the placeholders in the staged pages below `folder`, those of the measured results among them.
 
     Raises:
         BackPageError: a numbered chapter has no row of the running summary, a chapter no record of its run, or none
             of them says on what it ran.
+        PerformanceError: a file of measured results that its page cannot show.
     """
     for page in project.pages:
         staged = folder / page.relative_to(project.root)
         if page.suffix == ".md" and PLACEHOLDER.search(text := staged.read_text(encoding="utf-8")):
             staged.write_text(filled(text, project), encoding="utf-8")
+    # Here, because it takes its Markdown from this module.
+    import performance_page
+
+    performance_page.fill(folder, project)
 
 
 def filled(text: str, project: Project) -> str:
@@ -87,7 +92,6 @@ def derived(config) -> dict[str, Any]:
         "last_expert": config.n_routed_experts - 1,
         "last_stream": streams - 1,
         "last_draft": config.dspark_block_size - 1,
-        "mixes": 2 * streams + streams**2,
         "engram_vocab_size_less_one": config.engram_vocab_size - 1,
         "main_record_bytes": MAIN_KV.bytes_per_row(config.head_dim),
         "index_record_bytes": INDEX_KEY.bytes_per_row(config.index_head_dim),

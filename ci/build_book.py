@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import back_pages
+import glossary_links
 import notebook_results as results
 import page_cards
 import page_figures
@@ -33,7 +34,11 @@ import yaml
 from project import HERE, Project, ProjectError
 
 # Its package cannot be run with -m, and its script may belong to another environment.
-JUPYTER_BOOK = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
+# The folder of this file goes onto the path for the extension api_sphinx.
+JUPYTER_BOOK = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+    "from jupyter_book.cli.main import main; sys.exit(main())"
+)
 FAULTS = (ProjectError, page_head.HeadError, page_meta.MetaError, page_styles.StyleError)
 
 
@@ -85,6 +90,7 @@ def stage(project: Project) -> Path:
     config["html"] = config.get("html", {}) | {"baseurl": site_address(project.repository_url)}
     (folder / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
     back_pages.fill(folder, project)
+    glossary_links.link(folder, project)
     return folder
 
 
@@ -113,6 +119,7 @@ def finish(built: Path, project: Project) -> None:
     }
     for path, text in pages.items():
         pages[path] = page_slim.slim_code(page_slim.slim_plots(page_head.mend_head(mend(text), options)), plain)
+    glossary_links.explain(pages)
     page_head.calm_theme(built)
     page_styles.bundle(pages, built, [path for path in static.rglob("*.js") if path.name != "fontawesome.js"])
     page_figures.share(pages, built)
@@ -123,6 +130,7 @@ def finish(built: Path, project: Project) -> None:
     bar = page_cards.Bar.of((static / "ledger.svg").read_text(encoding="utf-8"))
     page_cards.draw({built / page_meta.card_name(name): title for name, title in titles.items()}, site.title, bar)
     page_head.drop_unused(built)
+    glossary_links.restore_downloads(built, project)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,21 @@ del _probe"""
 BEFORE, AFTER, END = "probe-before", "probe-after", "probe-end"
 
 
+class Client(NotebookClient):
+    """A client that ends with its program: nbclient's own goes on to the next notebook after a signal."""
+
+    signalled = False
+
+    async def async_start_new_kernel(self, **kwargs):
+        await super().async_start_new_kernel(**kwargs)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._end)
+
+    def _end(self) -> None:
+        self.signalled = True
+        self._ending = asyncio.ensure_future(self.km.signal_kernel(signal.SIGKILL))
+
+
 def with_probes(notebook: NotebookNode, values: dict[str, Any]) -> NotebookNode:
     """A copy with the parameters set to ``values`` and a probe before the first cell, after it, and at the end."""
     cells = []
@@ -80,7 +97,7 @@ def run(notebook: NotebookNode, layer: Layer, sources: dict[str, str], folder: P
     def ended(cell, cell_index, **_):
         took[cell.id] = round(time.monotonic() - running["since"], 2)
 
-    client = NotebookClient(
+    client = Client(
         notebook,
         km=manager,
         timeout=cell_timeout,
@@ -99,6 +116,12 @@ def run(notebook: NotebookNode, layer: Layer, sources: dict[str, str], folder: P
         outcome = {"outcome": "failed", "cell": running["cell"], "error": f"ran longer than {cell_timeout} s"}
     except DeadKernelError:
         outcome = {"outcome": "failed", "cell": running["cell"], "error": "the kernel died"}
+    except Exception:
+        # Without its kernel the client stumbles in ways of its own.
+        if not client.signalled:
+            raise
+    if client.signalled:
+        raise KeyboardInterrupt
     return outcome | {
         "seconds": round(time.monotonic() - start, 1),
         "first_cell_s": took.get("colab", 0.0),

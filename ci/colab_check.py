@@ -161,6 +161,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ColabError, ProjectError, notebook_form.NotebookError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("ended by a signal", file=sys.stderr)
+        return 130
     print(f"\n{table(rows)}\n{time.monotonic() - start:.0f} s in all; {path}")
     return int(any(row["outcome"] != "passed" for row in rows))
 

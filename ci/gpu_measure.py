@@ -86,17 +86,19 @@ class Measurements:
 
         limit = TOLERANCE["float32" if self.dtype == torch.float32 else "half"]
         if self.rehearsal:
-            config = replace(ModelConfig.nano(), hc_sinkhorn_iters=2)
+            config, tokens, batch = replace(ModelConfig.nano(), hc_sinkhorn_iters=2), 200, 2
             with torch.no_grad():
-                found = {c.name: differences(c) for c in cases(config, 200, 2, self.device, self.dtype)}
+                found = {c.name: differences(c) for c in cases(config, tokens, batch, self.device, self.dtype)}
             rows = [{"kernel": name, "difference": difference} for name, difference in found.items()]
         else:
             from kernels import measure
 
             # 128K tokens of 64 sequences are 7.5 GB of pages; a smaller device gets fewer sequences.
             batch = 64 if torch.cuda.get_device_properties(0).total_memory > 60e9 else 8
-            config = ModelConfig.flash()
-            rows = [asdict(row) for row in measure(config, 131072, batch, self.device, self.dtype)]
+            config, tokens = ModelConfig.flash(), 131072
+            rows = [asdict(row) for row in measure(config, tokens, batch, self.device, self.dtype)]
+        dtype = str(self.dtype).removeprefix("torch.")
+        self.check.report["shape"] = {"tokens": tokens, "sequences": batch, "dtype": dtype}
         expected = {floor.name for floor in kernel_floors(config, 131072)}
         for name in sorted(expected - {row["kernel"] for row in rows}):
             self.check.leave_out(name, "its tensors do not fit the device")

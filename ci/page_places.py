@@ -38,8 +38,7 @@ def offline_page(folder: Path) -> str:
 def offline_faults(chromium, folder: Path) -> Iterator[str]:
     """What a reader misses who opens the built book from a folder, with no network at all."""
     site = folder.resolve().as_uri()
-    door = Visit(chromium, site, "index.html", offline=True)
-    door.page.wait_for_selector("main article")
+    door = Visit(chromium, site, "index.html", offline=True, leads_to="main article")
     yield from (f"front door: {fault}" for fault in door.faults)
     door.context.close()
 

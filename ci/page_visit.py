@@ -5,7 +5,13 @@ from __future__ import annotations
 DESKTOP = 1280
 HEIGHT = 900
 # Checks look at the whole page, also at what readers' browsers lay out only when it comes near.
-WHOLE = ".bd-article div.cell { content-visibility: visible !important; }"
+WHOLE = """
+addEventListener("DOMContentLoaded", () => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(".bd-article div.cell { content-visibility: visible !important; }");
+  document.adoptedStyleSheets.push(sheet);
+});
+"""
 # The page measures what scrolls when the reader is near, or prints.
 NEAR = 'dispatchEvent(new Event("beforeprint"))'
 
@@ -18,10 +24,19 @@ class Visit:
         address: the page within the site.
         status: the answer that the page itself must have.
         offline: with the network off, for pages in a folder.
+        leads_to: what is there once the page has sent its reader on.
     """
 
     def __init__(
-        self, chromium, site: str, address: str, theme: str = "light", *, status: int = 200, offline: bool = False
+        self,
+        chromium,
+        site: str,
+        address: str,
+        theme: str = "light",
+        *,
+        status: int = 200,
+        offline: bool = False,
+        leads_to: str = "",
     ) -> None:
         self.faults: list[str] = []
         self._site, self._address, self._status = site, f"{site}/{address}", status
@@ -37,8 +52,10 @@ class Visit:
         self.page.on("pageerror", lambda error: self.faults.append(f"page error: {error.message}"))
         self.page.on("response", self._response)
         self.page.on("requestfailed", self._failed)
+        self.page.add_init_script(WHOLE)
         self.page.goto(self._address, wait_until="load")
-        self.page.add_style_tag(content=WHOLE)
+        if leads_to:
+            self.page.wait_for_selector(leads_to)
         shown = self.page.evaluate("document.documentElement.dataset.theme")
         if shown != theme:
             self.faults.append(f"shows the theme {shown!r} to a reader who prefers {theme}")

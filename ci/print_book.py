@@ -121,6 +121,7 @@ def bind(project: Project, names: list[str], chromium, site: str) -> tuple[PdfWr
         writer.append(reader, outline_item=title, import_outline=True)
     for sheet, footer in zip(writer.pages[len(front.pages) :], numbers.pages, strict=True):
         sheet.merge_page(footer)
+        sheet.compress_content_streams()
     writer.add_metadata({"/Title": project.config["title"], "/Author": project.config["author"]})
     writer.page_mode = "/UseOutlines"
     writer.compress_identical_objects(remove_duplicates=True, remove_unreferenced=True)

@@ -23,7 +23,7 @@ TARGETS = (75, 80, 86, 89, 90, 100, 120)
 
 # Every module with kernels; each has compile_cases(), which yields its cases at the published shapes.
 MODULES = (
-    "encode", "decode", "norm", "swiglu", "router", "group_tokens", "expert_products", "grouped_experts",
+    "encode", "decode", "norm", "swiglu", "router", "group_tokens", "expert_products", "sum_choices",
     "engram", "engram_write", "cache_write", "pooled_write", "hyper_sweep", "hyper_finish", "index_scores",
     "index_scores_sums", "selection", "selection_rows", "attention_kernel", "attention_combine",
 )  # fmt: skip

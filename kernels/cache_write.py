@@ -17,15 +17,8 @@ import triton.language as tl
 from .launch import CompileCase, Launch, targets_of
 from .numbers import to_float
 from .tiles import FLOAT_TYPES, element_bits
-from .write_tile import (
-    FLOAT_NAMES,
-    check_latent,
-    check_write,
-    destination_launch,
-    find_places,
-    norm_rotate_store,
-    write_arguments,
-)
+from .write_operands import FLOAT_NAMES, Destination, check_write
+from .write_tile import find_places, norm_rotate_store
 
 
 @triton.jit
@@ -113,12 +106,7 @@ def write_rows_launch(
     norm_weight: torch.Tensor,
     eps: float,
     latent: torch.Tensor | None,
-    turn_cos: torch.Tensor,
-    turn_sin: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    page: torch.Tensor | None,
-    place: torch.Tensor,
+    to: Destination,
     **block_format,
 ) -> Launch:
     """The launch of :func:`write_rows`; block_format: element, scale, block, amax_floor."""
@@ -130,8 +118,7 @@ def write_rows_launch(
         "x_row_stride": x.stride(0),
         "x_channel_stride": x.stride(1),
     }
-    to = (turn_cos, turn_sin, codes, scales, page, place)
-    return destination_launch(write_rows_kernel, sources, rows, *to, channels=channels, eps=eps, **block_format)
+    return to.launch(write_rows_kernel, sources, rows, channels, eps=eps, **block_format)
 
 
 def write_rows(
@@ -172,12 +159,11 @@ def write_rows(
     if x.dim() != 2 or x.dtype not in FLOAT_TYPES:
         raise ValueError(f"x is {x.dtype} {list(x.shape)}; expected [rows, channels] of {FLOAT_NAMES}")
     rows, channels = x.shape
-    check_latent(latent, rows, channels, x.dtype)
-    check_write(rows, channels, norm_weight, turn_cos, turn_sin, codes, scales, page, place, element, scale, block)
+    to = Destination(turn_cos, turn_sin, codes, scales, page, place)
+    check_write(rows, channels, x.dtype, norm_weight, latent, to, element, scale, block)
     if rows:
-        to = (turn_cos, turn_sin, codes, scales, page, place)
         block_format = {"element": element, "scale": scale, "block": block, "amax_floor": amax_floor}
-        write_rows_launch(x, norm_weight, eps, latent, *to, **block_format).run()
+        write_rows_launch(x, norm_weight, eps, latent, to, **block_format).run()
 
 
 def write_rows_cost(
@@ -206,9 +192,7 @@ def compile_cases() -> Iterator[CompileCase]:
     ):
         for dtype in FLOAT_TYPES:
             x = torch.empty(4096, channels, dtype=dtype, device="meta")
-            to = write_arguments(4096, channels, 64, pages, 64, 56960, block_format["element"], block_format["block"])
+            to = Destination.empty(4096, channels, 64, pages, 64, 56960, block_format["element"], block_format["block"])
             latent = x if name == "main" else None
-            launch = write_rows_launch(
-                x, x.new_empty(channels, dtype=torch.float32), 1e-20, latent, *to, **block_format
-            )
+            launch = write_rows_launch(x, x.new_empty(channels, dtype=torch.float32), 1e-20, latent, to, **block_format)
             yield CompileCase(f"write_{name}_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

@@ -8,70 +8,19 @@ Source: report section 2.1.1; the released model's ``MoE``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-import triton
-import triton.language as tl
 
 from .decode import decode_blocks
 from .encode import encode_blocks
 from .expert_products import experts_down_launch, experts_up_launch
 from .expert_tiles import ExpertTiles, rows_per_tile
 from .group_tokens import group_tokens
-from .launch import CompileCase, Launch, capability, targets_of
-from .numbers import to_type
+from .launch import capability
+from .sum_choices import sum_choices_launch
 from .tiles import FLOAT_TYPES
 
 # The released model rounds the inputs of FP8 and FP4 matrices as it rounds window entries.
 _INPUT_FORMAT = {"element": "e4m3", "scale": "e8m0", "block": 32}
-_BLOCK = 1024
-
-
-@triton.jit
-def sum_choices_kernel(
-    rows_ptr, indices_ptr, shared_ptr, out_ptr,
-    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr, HAS_SHARED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """rows [tokens * TOP_K, COLUMNS] -> out [tokens, COLUMNS], summed in fp32; a pair of no expert adds nothing.
-
-    HAS_SHARED: shared [tokens, COLUMNS] is added last.
-    """
-    across: tl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
-    token = (tl.program_id(0) // across).to(tl.int64)
-    column = (tl.program_id(0) % across) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for choice in range(TOP_K):
-        pair = token * TOP_K + choice
-        expert = tl.load(indices_ptr + pair)
-        present = (expert >= 0) & (expert < EXPERTS)
-        row = tl.load(rows_ptr + (pair * COLUMNS + column.to(tl.int64)), mask=present & (column < COLUMNS), other=0.0)
-        total += row.to(tl.float32)
-    place = token * COLUMNS + column.to(tl.int64)
-    if HAS_SHARED:
-        total += tl.load(shared_ptr + place, mask=column < COLUMNS, other=0.0).to(tl.float32)
-    tl.store(out_ptr + place, to_type(total, out_ptr.dtype.element_ty), mask=column < COLUMNS)
-
-
-def sum_choices_launch(
-    rows: torch.Tensor, indices: torch.Tensor, shared: torch.Tensor | None, out: torch.Tensor, *, experts: int
-) -> Launch:
-    """The launch for rows [N * k, C], indices int64 [N, k], shared [N, C] or None, out [N, C], all contiguous."""
-    tokens, columns = out.shape
-    block = min(_BLOCK, triton.next_power_of_2(columns))
-    return Launch(
-        kernel=sum_choices_kernel,
-        grid=(tokens * triton.cdiv(columns, block),),
-        arguments={"rows_ptr": rows, "indices_ptr": indices, "shared_ptr": shared, "out_ptr": out},
-        constants={
-            "EXPERTS": experts,
-            "TOP_K": indices.shape[1],
-            "COLUMNS": columns,
-            "HAS_SHARED": shared is not None,
-            "BLOCK": block,
-        },
-        num_warps=4,
-    )
 
 
 def experts_up(
@@ -143,8 +92,7 @@ def experts_down(
     Args:
         hidden: [rows, I] from :func:`experts_up`. order, tile_experts: as given there. indices: int64 [N, k], of
             which they were made. w2_codes: uint8 [E, O, I/2]. w2_scales: uint8 [E, O, ceil(I/32)]. shared: [N, O] of
-            any
-            float type, added last.
+            any float type, added last.
 
     Returns:
         [N, O], float32, or in the type of shared; a choice that names no expert adds nothing.
@@ -199,7 +147,7 @@ def experts_packed(
 
     Args:
         x: float32, bfloat16 or float16 [N, C]. indices: int64 [N, k]; a number that is no expert adds nothing.
-            weights: float32 [N, k].
+        weights: float32 [N, k].
         w1_codes, w1_scales, w3_codes, w3_scales: uint8, of [E, I, C], as in :func:`experts_up`.
         w2_codes, w2_scales: uint8, of [E, C, I], as in :func:`experts_down`.
         round_inputs: round x and the input of w2 to FP8, as the released model does. shared: [N, C], what the shared
@@ -261,16 +209,6 @@ def experts_down_cost(
     pairs, weights = tokens * top_k, hidden * intermediate
     moved = pairs * (intermediate * element_bytes + 12) + visited * weights * 17 // 32
     return moved + 4 * tokens * hidden, 2 * pairs * weights
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Published: six rows of 5120 a token."""
-    for dtype in FLOAT_TYPES:
-        rows = torch.empty(6 * 4096, 5120, dtype=dtype, device="meta")
-        indices = rows.new_empty((4096, 6), dtype=torch.int64)
-        shared = rows.new_empty((4096, 5120))
-        launch = sum_choices_launch(rows, indices, shared, torch.empty_like(shared), experts=384)
-        yield CompileCase(f"sum_choices_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 # Channels of a query or key that share one scale.
 BLOCK = 32
@@ -81,9 +82,17 @@ class PagedKeys(NamedTuple):
         return cls(codes, scales, page_table.contiguous(), sequence.contiguous(), visible.contiguous())
 
     def arguments(
-        self, query: torch.Tensor, weight: torch.Tensor, candidates: torch.Tensor | None, out: torch.Tensor
+        self,
+        query: torch.Tensor,
+        weight: torch.Tensor,
+        candidates: torch.Tensor | None,
+        out: torch.Tensor,
+        one_sequence: bool,
     ) -> dict[str, Any]:
-        """Arguments of a launch; query [N, heads, C], candidates int64 [N, blocks] or None for all entries."""
+        """Arguments of a launch; query [N, heads, C], candidates int64 [N, blocks] or None for all entries.
+
+        "queries", how many rows a program takes, is QUERIES if all are of one sequence and see the same columns.
+        """
         return {
             "query_ptr": query,
             "weight_ptr": weight,
@@ -95,6 +104,7 @@ class PagedKeys(NamedTuple):
             "candidates_ptr": candidates,
             "out_ptr": out,
             "rows": out.shape[0],
+            "queries": QUERIES if one_sequence and candidates is None else 1,
             "columns": out.shape[1],
             "heads": query.shape[1],
             "blocks": 0 if candidates is None else candidates.shape[1],
@@ -103,6 +113,18 @@ class PagedKeys(NamedTuple):
             "codes_entry_stride": self.codes.stride(1),
             "scales_page_stride": self.scales.stride(0),
             "scales_entry_stride": self.scales.stride(1),
+        }
+
+    def constants(self, pool_block: int) -> dict[str, int]:
+        """Constants that both score kernels have; pool_block: entries of a candidate block, 0 without candidates."""
+        channels = 2 * self.codes.shape[2]
+        return {
+            "CHANNELS": channels,
+            "WIDTH": triton.next_power_of_2(channels),
+            "BLOCK": BLOCK,
+            "PAGE_ENTRIES": self.codes.shape[1],
+            "POOL_BLOCK": pool_block,
+            "QUERIES": QUERIES,
         }
 
 

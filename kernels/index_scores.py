@@ -19,9 +19,9 @@ import triton
 import triton.language as tl
 
 from .decode import decode_blocks
-from .index_operands import BLOCK, QUERIES, PagedKeys, Queries, published_cases
+from .index_operands import BLOCK, PagedKeys, Queries, published_cases
 from .index_scores_sums import index_scores_sums_launch
-from .index_tiles import find_pages, load_keys, newest_visible, tile_entries
+from .index_tiles import score_tile
 from .launch import CompileCase, Launch, capability
 from .numbers import bf16_of_float
 
@@ -59,24 +59,22 @@ def index_scores_kernel(
     HEADS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Scores of ``queries`` rows, of one sequence, for KEYS columns: out [rows, columns].
+    """Scores of ``queries`` rows for KEYS columns, as :func:`.index_tiles.score_tile` has them: out [rows, columns].
 
-    A column is an entry, or with POOL_BLOCK (then ``queries`` is 1) a place in the row's candidate pool. query:
-    decoded numbers, whose type is that of all operands. WIDTH and HEADS are CHANNELS and ``heads`` rounded up.
+    query: decoded numbers, whose type is that of all operands. WIDTH and HEADS are CHANNELS and ``heads`` rounded up.
     """
-    first = tl.program_id(0).to(tl.int64) * queries
-    end = tl.minimum(first + queries, rows)
-    column = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    newest = newest_visible(visible_ptr, first, end, QUERIES)
-    entry, wanted = tile_entries(column, first, columns, candidates_ptr, blocks, POOL_BLOCK)
-    page = find_pages(
-        entry, wanted & (entry < newest), page_table_ptr, tl.load(sequence_ptr + first), max_pages, PAGE_ENTRIES
-    )
-    keys = load_keys(
+    first, end, column, entry, page, keys = score_tile(
         key_codes_ptr,
         key_scales_ptr,
-        page,
-        entry % PAGE_ENTRIES,
+        page_table_ptr,
+        sequence_ptr,
+        visible_ptr,
+        candidates_ptr,
+        rows,
+        queries,
+        columns,
+        blocks,
+        max_pages,
         codes_page_stride,
         codes_entry_stride,
         scales_page_stride,
@@ -84,6 +82,9 @@ def index_scores_kernel(
         CHANNELS,
         WIDTH,
         BLOCK,
+        PAGE_ENTRIES,
+        POOL_BLOCK,
+        QUERIES,
         KEYS,
     )
     if query_ptr.dtype.element_ty == tl.bfloat16:
@@ -117,22 +118,13 @@ def index_scores_launch(
     one_sequence: bool = False,
 ) -> Launch:
     """The launch with matrix instructions: query [N, heads, C], out fp32 [N, columns], both contiguous."""
-    rows, heads, channels = query.shape
-    together = QUERIES if one_sequence and candidates is None else 1
+    rows, heads, _ = query.shape
+    arguments = keys.arguments(query, weight, candidates, out, one_sequence)
     return Launch(
         kernel=index_scores_kernel,
-        grid=(triton.cdiv(rows, together), triton.cdiv(out.shape[1], KEYS)),
-        arguments={"queries": together, **keys.arguments(query, weight, candidates, out)},
-        constants={
-            "CHANNELS": channels,
-            "WIDTH": triton.next_power_of_2(channels),
-            "BLOCK": BLOCK,
-            "PAGE_ENTRIES": keys.codes.shape[1],
-            "POOL_BLOCK": pool_block,
-            "QUERIES": QUERIES,
-            "HEADS": max(MIN_DOT, triton.next_power_of_2(heads)),
-            "KEYS": KEYS,
-        },
+        grid=(triton.cdiv(rows, arguments["queries"]), triton.cdiv(out.shape[1], KEYS)),
+        arguments=arguments,
+        constants=keys.constants(pool_block) | {"HEADS": max(MIN_DOT, triton.next_power_of_2(heads)), "KEYS": KEYS},
         num_warps=8,
     )
 

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .index_operands import BLOCK, QUERIES, PagedKeys, published_cases
-from .index_tiles import find_pages, load_keys, newest_visible, tile_entries
+from .index_operands import PagedKeys, published_cases
+from .index_tiles import score_tile
 from .launch import CompileCase, Launch
 
 KEYS = 128
@@ -48,24 +48,22 @@ def index_scores_sums_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Scores of ``queries`` rows, of one sequence, for KEYS columns: out [rows, columns]. query: fp32 numbers. WIDTH is
-    CHANNELS rounded up.
+    """Scores of ``queries`` rows for KEYS columns, as :func:`.index_tiles.score_tile` has them: out [rows, columns].
 
-    A column is an entry, or with POOL_BLOCK (then ``queries`` is 1) a place in the row's candidate pool.
+    query: fp32 numbers. WIDTH is CHANNELS rounded up.
     """
-    first = tl.program_id(0).to(tl.int64) * queries
-    end = tl.minimum(first + queries, rows)
-    column = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    newest = newest_visible(visible_ptr, first, end, QUERIES)
-    entry, wanted = tile_entries(column, first, columns, candidates_ptr, blocks, POOL_BLOCK)
-    page = find_pages(
-        entry, wanted & (entry < newest), page_table_ptr, tl.load(sequence_ptr + first), max_pages, PAGE_ENTRIES
-    )
-    keys = load_keys(
+    first, end, column, entry, page, keys = score_tile(
         key_codes_ptr,
         key_scales_ptr,
-        page,
-        entry % PAGE_ENTRIES,
+        page_table_ptr,
+        sequence_ptr,
+        visible_ptr,
+        candidates_ptr,
+        rows,
+        queries,
+        columns,
+        blocks,
+        max_pages,
         codes_page_stride,
         codes_entry_stride,
         scales_page_stride,
@@ -73,6 +71,9 @@ def index_scores_sums_kernel(
         CHANNELS,
         WIDTH,
         BLOCK,
+        PAGE_ENTRIES,
+        POOL_BLOCK,
+        QUERIES,
         KEYS,
     )
 
@@ -103,20 +104,12 @@ def index_scores_sums_launch(
     one_sequence: bool = False,
 ) -> Launch:
     """The launch without matrix instructions: query fp32 [N, heads, C], out fp32 [N, columns], all contiguous."""
-    queries = QUERIES if one_sequence and candidates is None else 1
+    arguments = keys.arguments(query, weight, candidates, out, one_sequence)
     return Launch(
         kernel=index_scores_sums_kernel,
-        grid=(triton.cdiv(out.shape[0], queries), triton.cdiv(out.shape[1], KEYS)),
-        arguments={"queries": queries, **keys.arguments(query, weight, candidates, out)},
-        constants={
-            "CHANNELS": query.shape[2],
-            "WIDTH": triton.next_power_of_2(query.shape[2]),
-            "BLOCK": BLOCK,
-            "PAGE_ENTRIES": keys.codes.shape[1],
-            "POOL_BLOCK": pool_block,
-            "QUERIES": QUERIES,
-            "KEYS": KEYS,
-        },
+        grid=(triton.cdiv(out.shape[0], arguments["queries"]), triton.cdiv(out.shape[1], KEYS)),
+        arguments=arguments,
+        constants=keys.constants(pool_block) | {"KEYS": KEYS},
         num_warps=KEYS // 32,
         # Without fused products and sums this kernel would take twice the time.
         options={"enable_fp_fusion": True},

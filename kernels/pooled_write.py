@@ -17,15 +17,8 @@ import triton.language as tl
 from .launch import CompileCase, Launch, targets_of
 from .numbers import to_float, to_type
 from .tiles import FLOAT_TYPES, TILE_ELEMENTS, element_bits
-from .write_tile import (
-    FLOAT_NAMES,
-    check_latent,
-    check_write,
-    destination_launch,
-    find_places,
-    norm_rotate_store,
-    write_arguments,
-)
+from .write_operands import FLOAT_NAMES, Destination, check_write
+from .write_tile import find_places, norm_rotate_store
 
 
 @triton.jit
@@ -143,12 +136,7 @@ def pooled_write_launch(
     norm_weight: torch.Tensor,
     eps: float,
     latent: torch.Tensor,
-    turn_cos: torch.Tensor,
-    turn_sin: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    page: torch.Tensor | None,
-    place: torch.Tensor,
+    to: Destination,
     **block_format,
 ) -> Launch:
     """The launch of :func:`write_pooled`; block_format: element, scale, block, amax_floor."""
@@ -165,11 +153,9 @@ def pooled_write_launch(
         "tokens": value.shape[0],
         "sequences": waiting_value.shape[0],
     }
-    to = (turn_cos, turn_sin, codes, scales, page, place)
     # Six rows are read for one that is written: half a tile leaves registers for them.
-    return destination_launch(
-        pooled_write_kernel, sources, rows, *to, channels=channels, eps=eps, tile=TILE_ELEMENTS // 2, **block_format
-    )
+    half = TILE_ELEMENTS // 2
+    return to.launch(pooled_write_kernel, sources, rows, channels, eps=eps, tile=half, **block_format)
 
 
 def write_pooled(
@@ -211,8 +197,8 @@ def write_pooled(
     if latent.dtype not in FLOAT_TYPES or latent.dim() != 2:
         raise ValueError(f"latent is {latent.dtype} {list(latent.shape)}; expected [rows, channels] of {FLOAT_NAMES}")
     rows, channels = latent.shape
-    check_latent(latent, rows, channels, latent.dtype)
-    check_write(rows, channels, norm_weight, turn_cos, turn_sin, codes, scales, page, place, element, scale, block)
+    to = Destination(turn_cos, turn_sin, codes, scales, page, place)
+    check_write(rows, channels, latent.dtype, norm_weight, latent, to, element, scale, block)
     for name, tensor, other in (
         ("value", value, gate),
         ("gate", gate, value),
@@ -229,9 +215,8 @@ def write_pooled(
             raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; expected torch.int64 [{rows}]")
     if rows:
         pairs = (value, gate, waiting_value, waiting_gate, partner, closing)
-        to = (turn_cos, turn_sin, codes, scales, page, place)
         block_format = {"element": element, "scale": scale, "block": block, "amax_floor": amax_floor}
-        pooled_write_launch(*pairs, norm_weight, eps, latent, *to, **block_format).run()
+        pooled_write_launch(*pairs, norm_weight, eps, latent, to, **block_format).run()
 
 
 def write_pooled_cost(
@@ -254,10 +239,10 @@ def compile_cases() -> Iterator[CompileCase]:
         rows, channels = 4096, 512
         latent = torch.empty(rows, channels, dtype=dtype, device="meta")
         value, waiting = (latent.new_empty(n, channels, dtype=torch.float32) for n in (2 * rows, 16))
-        to = write_arguments(rows, channels, 64, 1024, 32, 56960, "e2m1", 16)
-        index, weight = to[-1], value.new_empty(channels)
+        to = Destination.empty(rows, channels, 64, 1024, 32, 56960, "e2m1", 16)
+        index, weight = to.place, value.new_empty(channels)
         launch = pooled_write_launch(
-            value, value, waiting, waiting, index, index, weight, 1e-20, latent, *to,
+            value, value, waiting, waiting, index, index, weight, 1e-20, latent, to,
             element="e2m1", scale="e4m3", block=16, amax_floor=6 * 2.0**-9,
         )  # fmt: skip
         yield CompileCase(f"write_pooled_{str(dtype).removeprefix('torch.')}", launch, targets=targets_of(dtype))

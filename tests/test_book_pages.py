@@ -5,6 +5,7 @@ from __future__ import annotations
 import book_rules
 import browser
 import check_book
+import page_meta
 import page_places
 import pytest
 from page_server import serve
@@ -110,8 +111,8 @@ if (location.search === "?q=token")
 
 def test_the_book_is_read_from_a_folder_without_a_network(chromium, tmp_path):
     (tmp_path / "page.html").write_text(OFFLINE)
-    for name in ("index.html", "search.html"):
-        (tmp_path / name).write_text(OFFLINE.replace(' data-mathjax="m.js"', ""))
+    (tmp_path / "search.html").write_text(OFFLINE.replace(' data-mathjax="m.js"', ""))
+    (tmp_path / "index.html").write_text(page_meta.door(page_meta.Site("https://a.b/", "t", "page.html"), ""))
     assert list(page_places.offline_faults(chromium, tmp_path)) == []
     broken = OFFLINE.replace('.dataset.mounted = ""', ".id").replace("</main>", '<img src="gone.png" alt="a"></main>')
     (tmp_path / "page.html").write_text(broken)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from safetensors import safe_open
 from small_configs import plans
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds41 import ModelConfig, weights
 from ds41.checkpoint import (
@@ -279,3 +280,21 @@ def test_a_configuration_is_written_in_the_published_form(preset):
 @given(plans())
 def test_every_configuration_is_read_back_equal(config):
     assert ModelConfig.from_dict(json.loads(json.dumps(config_to_json(config)))) == config
+
+
+class Drawn(TorchDispatchMode):
+    """Counts how often weights are drawn at random."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += "normal" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_weights_that_are_read_are_not_drawn_before():
+    with Drawn() as loading:
+        model = load_checkpoint(TINY, dtype=torch.float32)
+    with Drawn() as building, torch.device("meta"):
+        Model(model.config)
+    assert (loading.count, building.count > 10) == (0, True)

@@ -137,6 +137,15 @@ def test_another_jupyter_book_is_refused(monkeypatch):
         build_book.check_jupyter_book()
 
 
+def test_the_package_names_the_address_where_the_book_is_published():
+    text = (HERE.root / "pyproject.toml").read_text(encoding="utf-8")
+    urls = dict(re.findall(r'^(Documentation|Repository) = "([^"]+)"$', text, re.MULTILINE))
+    assert urls == {
+        "Documentation": build_book.site_address(HERE.repository_url),
+        "Repository": HERE.repository_url,
+    }
+
+
 def test_publishing_replaces_everything(tmp_path):
     built, target = tmp_path / "built", tmp_path / "html"
     for folder, name in ((target, "old.html"), (built, "new.html")):

@@ -393,7 +393,7 @@ WRONG = [
     ("09.4", lambda window: engram_rows(window)[0], "Return 3 rows"),
     ("09.5", 4_710, "the birthday question"),
     ("09.5", 8_000_028, "Half as many n-grams as buckets"),
-    ("09.5", 16_000_057, "(1 - 1/P)^(n-1)"),
+    ("09.5", 16_000_057, "(1 - 1/b)^(r-1)"),
     ("10.1", (1 - 0.8**6) / 0.2 - 1, "one more token comes out"),
     ("10.1", 5, "only if all before it stand"),
     ("10.1", 2, "0.8 to the j"),

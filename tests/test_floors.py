@@ -22,7 +22,7 @@ FLOORS = (
     "sampling generation replay dspark vision trained",
     "serving training probes",
     "viz errata cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
-    "cli_draft cli_images cli_train_part cli_evaluate_part cli_check_log cli_serve cli_pools cli_tiers "
+    "cli_draft cli_images cli_train_part cli_evaluate_part cli_check_log cli_serve cli_pools cli_tiers cli_sizes "
     "chat chat_turn cli_tables conversation exercises __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}

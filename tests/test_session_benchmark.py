@@ -1,5 +1,6 @@
 """The arithmetic of ``benchmarks/sessions.py``: what is counted, and that each turn starts from where it should."""
 
+import first_tokens
 import pytest
 import sessions
 import torch
@@ -17,7 +18,7 @@ def model():
 
 def test_every_way_serves_the_same_turn_from_its_own_tier(model, tmp_path):
     context, new, window = 192, 32, model.config.sliding_window
-    rows = {row.way: row for row in sessions.first_tokens(model, context, new, 1, tmp_path)}
+    rows = {row.way: row for row in first_tokens.first_tokens(model, context, new, 1, tmp_path)}
     assert {way: (row.hit, row.replayed, row.fed) for way, row in rows.items()} == {
         "cold": (0, 0, context + new),
         "pages and windows": (context, 0, new),
@@ -33,10 +34,10 @@ def test_every_way_serves_the_same_turn_from_its_own_tier(model, tmp_path):
 
 
 def test_fed_tokens_cost_what_a_prefill_of_them_costs(model):
-    whole = sessions.fed_operations(model.config, 500, 500)
-    last = sessions.fed_operations(model.config, 500, 100)
+    whole = first_tokens.fed_operations(model.config, 500, 500)
+    last = first_tokens.fed_operations(model.config, 500, 100)
     assert 0 < last < whole
-    assert sessions.fed_operations(model.config, 500, 132) > last
+    assert first_tokens.fed_operations(model.config, 500, 132) > last
 
 
 def test_turns_persist_what_the_ledger_says_and_little_more(tmp_path):
@@ -64,7 +65,7 @@ def test_checkpoints_are_two_windows_a_turn():
 
 
 def test_a_frozen_pool_gives_and_does_not_take():
-    pool = sessions.FrozenPool(10**6)
+    pool = first_tokens.FrozenPool(10**6)
     assert pool.put(b"k", b"window")
     pool.frozen = True
     assert not pool.put(b"l", b"window")
@@ -73,7 +74,7 @@ def test_a_frozen_pool_gives_and_does_not_take():
 
 
 def test_agent_text_is_bytes_of_one_session():
-    ids = sessions.agent_ids(3000)
+    ids = first_tokens.agent_ids(3000)
     assert len(ids) == 3000
-    assert sessions.agent_ids(100) == ids[:100]
+    assert first_tokens.agent_ids(100) == ids[:100]
     assert all(16 <= one < 272 for one in ids)

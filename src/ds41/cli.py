@@ -1,5 +1,4 @@
-"""``ds41``: the command line. ``ds41 ledger`` prints the byte ledger, ``ds41 doctor`` the environment, and
-``ds41 generate`` continues a text, ``ds41 chat`` holds a conversation.
+"""``ds41``: the command line. ``ds41 ledger`` and ``ds41 doctor`` are here; each other command has a module ``cli_*``.
 
 Exit status: 0; 1 if the reader of its output went away; 2 for a configuration, an argument or a device that
 cannot be used, with one line on stderr.
@@ -21,10 +20,9 @@ from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
 from ds41.cli_probe import add_probe_command
 from ds41.cli_serve import add_serve_command
+from ds41.cli_sizes import parse_length
 from ds41.cli_train import add_train_command
 from ds41.config import ConfigError, ModelConfig
-
-_SUFFIXES = {"K": 2**10, "M": 2**20}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument(
         "--tokens",
-        type=_tokens,
+        type=parse_length,
         default=2**20,
         metavar="N",
         help="context length in tokens; K and M stand for 2^10 and 2^20 (default: 1M)",
@@ -117,16 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     add_serve_command(commands)
     add_check_log_command(commands)
     return parser
-
-
-def _tokens(text: str) -> int:
-    digits = text.strip().replace("_", "").replace(",", "")
-    factor = _SUFFIXES.get(digits[-1:].upper(), 1)
-    if factor > 1:
-        digits = digits[:-1]
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a context length; expected for example 4096, 64K or 1M")
-    return int(digits) * factor
 
 
 def _ledger(options: argparse.Namespace) -> int:

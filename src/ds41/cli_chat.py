@@ -6,8 +6,16 @@ import argparse
 from contextlib import ExitStack
 
 from ds41.cli_draft import add_draft_option, load_drafting
-from ds41.cli_model import add_model_options, add_sampling_options, described, load_model, run_command
-from ds41.cli_tiers import add_tier_options, check_tier_options, open_pool, open_store, store_folder
+from ds41.cli_model import (
+    add_model_options,
+    add_quantization_option,
+    add_sampling_options,
+    check_one_model,
+    described,
+    load_model,
+    run_command,
+)
+from ds41.cli_tiers import add_tier_options, check_tier_options, context_tokens, open_store, opened_pool, store_folder
 
 
 def add_chat_command(commands: argparse._SubParsersAction) -> None:
@@ -31,12 +39,7 @@ def add_chat_command(commands: argparse._SubParsersAction) -> None:
     chat.add_argument("--tenant", default="default", metavar="NAME", help="whose pages are found (default: default)")
     add_tier_options(chat, "the prefix store and the sessions")
     add_sampling_options(chat, seed="for the same answers again (default: others each time)")
-    chat.add_argument(
-        "--quantization",
-        choices=("cache", "full"),
-        default="cache",
-        help="what is rounded: the caches, or also the inputs of FP8 and FP4 matrices (default: cache)",
-    )
+    add_quantization_option(chat)
     add_draft_option(chat)
     chat.add_argument("--json", action="store_true", help="print one JSON object for each turn instead of text")
     add_model_options(chat)
@@ -55,7 +58,7 @@ def _chat(options: argparse.Namespace) -> int:
     _check(options)
     found = environment.prepare(options.device)
     model, tokenizer = load_model(options, options.folder, found)
-    context = min(options.context or 2**16, model.config.max_position_embeddings)
+    context = context_tokens(options, model.config.max_position_embeddings)
     fingerprint = model_fingerprint(model)
     drafting = load_drafting(options, options.folder, model)
     with ExitStack() as stack:
@@ -64,9 +67,7 @@ def _chat(options: argparse.Namespace) -> int:
             layout = PageLayout.of(model.config)
             folder = store_folder(options, layout)
             store = stack.enter_context(open_store(options, folder, layout, fingerprint))
-        pool = open_pool(options)
-        if hasattr(pool, "close"):
-            stack.callback(pool.close)
+        pool = stack.enter_context(opened_pool(options))
         engine = Engine(
             model,
             store,
@@ -97,9 +98,7 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse what no model is needed to refuse."""
     from ds41.sampling import check_sampling
 
-    if (options.folder is None) == (options.preset is None):
-        given = "both" if options.preset else "neither"
-        raise ValueError(f"chat takes FOLDER or --preset NAME; it was given {given}")
+    check_one_model(options, "chat")
     check_sampling(options.temperature, options.top_p, options.seed)
     if options.max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {options.max_new_tokens}; expected 1 or more")

@@ -53,6 +53,21 @@ def load_drafting(options: argparse.Namespace, folder: str | None, model: Model)
     return Drafting(drafter, _policy(options, model, drafter), load_calibration(found))
 
 
+def untimed_policy(options: argparse.Namespace, block: int) -> Policy | None:
+    """What ``--draft`` says, for blocks of ``block`` drafts, where no model is at hand to be timed; None without it.
+
+    Raises:
+        ValueError: it says optimum.
+    """
+    from ds41.dspark import Always, Threshold
+
+    if options.draft is None:
+        return None
+    if options.draft == _OPTIMUM:
+        raise ValueError("--draft optimum times this process's steps, and with --ray others take them; give another")
+    return Always(block) if options.draft == _ALWAYS else Threshold(float(options.draft.removeprefix(_THRESHOLD)))
+
+
 def load_calibration(folder: str | Path) -> Calibration | None:
     """What was fitted to a checkpoint's drafter and lies beside it, in ``drafting.json``; None if nothing does.
 
@@ -93,13 +108,9 @@ def _policy_text(text: str) -> str:
 
 
 def _policy(options: argparse.Namespace, model: Model, drafter: Drafter) -> Policy:
-    from ds41.dspark import Always, Threshold
-
     if options.draft == _OPTIMUM:
         return _optimum(options, model, drafter)
-    if options.draft == _ALWAYS:
-        return Always(drafter.config.dspark_block_size)
-    return Threshold(float(options.draft.removeprefix(_THRESHOLD)))
+    return untimed_policy(options, drafter.config.dspark_block_size)
 
 
 def _optimum(options: argparse.Namespace, model: Model, drafter: Drafter) -> Optimum:

@@ -48,11 +48,10 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     # Imported here: --help and errors of usage should not wait for torch.
     import torch
-    from rich.console import Console
 
     from ds41 import environment
     from ds41.checkpoint import load_checkpoint
-    from ds41.cli_tables import Column, Sheet
+    from ds41.cli_tables import print_measured
     from ds41.probes.estimates import plain_values
     from ds41.trained import trained_folder
     from ds41.training.card import card_rows, measure_card
@@ -78,6 +77,5 @@ def _measure(options: argparse.Namespace) -> int:
             )
         )
         return 0
-    columns = (Column("measured", prose=True), Column("result"), Column("on", optional=1))
-    Sheet(found.report(), columns, card_rows(card)).render(Console())
+    print_measured(found.report(), card_rows(card))
     return 0

@@ -23,11 +23,10 @@ Row = tuple[str, str, str]
 def measure_part(options: argparse.Namespace) -> int:
     """Measure the part that the options name and print it."""
     import torch
-    from rich.console import Console
 
     from ds41 import environment
     from ds41.checkpoint import load_checkpoint
-    from ds41.cli_tables import Column, Sheet
+    from ds41.cli_tables import print_measured
     from ds41.trained import trained_folder
 
     _check(options)
@@ -39,8 +38,7 @@ def measure_part(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"environment": found.report(), "part": options.part, **measured}, indent=1))
         return 0
-    columns = (Column("measured", prose=True), Column("result"), Column("on", optional=1))
-    Sheet(found.report(), columns, rows).render(Console())
+    print_measured(found.report(), rows)
     return 0
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from ds41.cli_draft import add_draft_option, drafting_line, load_drafting
 from ds41.cli_images import add_image_option, place_images, read_images
-from ds41.cli_model import add_model_options, add_sampling_options, described, load_model, run_command
+from ds41.cli_model import (
+    add_model_options,
+    add_quantization_option,
+    add_sampling_options,
+    described,
+    load_model,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,12 +41,7 @@ def add_generate_command(commands: argparse._SubParsersAction) -> None:
         "continue: - reads it from stdin"
     )  # fmt: skip
     add_sampling_options(generate, seed="for the same text again (default: another each time)")
-    generate.add_argument(
-        "--quantization",
-        choices=("none", "cache", "full"),
-        default="cache",
-        help="what is rounded: nothing, the caches, or also the inputs of FP8 and FP4 matrices (default: cache)",
-    )
+    add_quantization_option(generate, unrounded=True)
     generate.add_argument(
         "--decoder",
         choices=("full", "bounded", "exact"),

@@ -35,6 +35,17 @@ def add_sampling_options(command: argparse.ArgumentParser, seed: str) -> None:
     command.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
+def add_quantization_option(command: argparse.ArgumentParser, *, unrounded: bool = False) -> None:
+    """``--quantization``; unrounded: nothing may be rounded, not even the caches."""
+    command.add_argument(
+        "--quantization",
+        choices=("none", "cache", "full") if unrounded else ("cache", "full"),
+        default="cache",
+        help=f"what is rounded: {'nothing, ' if unrounded else ''}the caches, or also the inputs of FP8 and FP4 "
+        "matrices (default: cache)",
+    )
+
+
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """Which model, where and in what types, apart from ``--quantization``."""
     command.add_argument(
@@ -76,6 +87,21 @@ def part_folder(options: argparse.Namespace, folder: str | None, part: str) -> s
     return found
 
 
+def check_one_model(options: argparse.Namespace, command: str) -> None:
+    """Refuse both a folder and a preset, and neither (ValueError)."""
+    if (options.folder is None) == (options.preset is None):
+        given = "both" if options.preset else "neither"
+        raise ValueError(f"{command} takes FOLDER or --preset NAME; it was given {given}")
+
+
+def dtype_name(options: argparse.Namespace, found: Environment) -> str:
+    """The type of the weights by its name in torch: what ``--dtype`` says, or what the device computes in."""
+    import torch
+
+    auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
+    return auto if options.dtype == "auto" else options.dtype
+
+
 def load_model(options: argparse.Namespace, folder: str | None, found: Environment) -> tuple[Model, Tokenizer]:
     """The checkpoint in ``folder``, or without one the preset that the options name, trained where that ships."""
     import torch
@@ -84,8 +110,7 @@ def load_model(options: argparse.Namespace, folder: str | None, found: Environme
     from ds41.model import Model
     from ds41.tokenizer import byte_tokenizer, load_tokenizer
 
-    auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
-    dtype = getattr(torch, auto if options.dtype == "auto" else options.dtype)
+    dtype = getattr(torch, dtype_name(options, found))
     folder = checkpoint_folder(options, folder)
     if folder is not None:
         engram = "disk" if options.engram_on_disk else "memory"

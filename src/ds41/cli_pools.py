@@ -9,14 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ds41.cli_draft import load_drafting
-from ds41.cli_model import checkpoint_folder, described, load_model, part_folder
-from ds41.cli_tiers import open_pool, open_store, store_folder
+from ds41.cli_draft import load_drafting, untimed_policy
+from ds41.cli_model import checkpoint_folder, described, dtype_name, load_model, part_folder
+from ds41.cli_tiers import context_tokens, open_store, opened_pool, store_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from ds41.dspark import Drafting, Policy
+    from ds41.dspark import Drafting
     from ds41.environment import Environment
     from ds41.model import Model
     from ds41.serving.pools.cluster import Cluster
@@ -68,9 +68,7 @@ def _local_backend(
         if not options.no_store:
             layout = PageLayout.of(model.config)
             store = stack.enter_context(open_store(options, store_folder(options, layout), layout, fingerprint))
-        pool = open_pool(options)
-        if hasattr(pool, "close"):
-            stack.callback(pool.close)
+        pool = stack.enter_context(opened_pool(options))
         cluster = local_cluster(
             model,
             _engine_options(options, model.config.max_position_embeddings),
@@ -115,11 +113,11 @@ def _ray_backend(
         folder,
         _engine_options(options, config.max_position_embeddings),
         quantization=options.quantization,
-        dtype=_dtype_name(options, found),
+        dtype=dtype_name(options, found),
         device=str(found.device),
         store=store,
         windows_url=None if options.pool in ("host", "none") else options.pool,
-        draft=_policy_by_name(options, config.dspark_block_size),
+        draft=untimed_policy(options, config.dspark_block_size),
     )
     with RayCluster(recipe, sizes, most_waiting=options.waiting) as cluster:
         yield cluster, load_tokenizer(folder)
@@ -129,7 +127,7 @@ def _engine_options(options: argparse.Namespace, positions: int) -> EngineOption
     from ds41.serving.pools.local import EngineOptions
 
     return EngineOptions(
-        max_tokens=min(options.context or 2**16, positions),
+        max_tokens=context_tokens(options, positions),
         decoder=options.decoder,
         short_hits=options.short_hits,
         windows=options.windows,
@@ -161,20 +159,3 @@ def _another(drafting: Drafting) -> Drafting:
     from ds41.dspark import Drafting
 
     return Drafting(drafting.drafter, drafting.policy, drafting.calibration)
-
-
-def _policy_by_name(options: argparse.Namespace, block: int) -> Policy | None:
-    """What ``--draft`` says, where no model is at hand to be timed."""
-    from ds41.dspark import Always, Threshold
-
-    name, _, number = (options.draft or "").partition(":")
-    if name == "optimum":
-        raise ValueError("--draft optimum times this process's steps, and with --ray others take them; give another")
-    return {"": None, "always": Always(block)}.get(name) if name != "threshold" else Threshold(float(number))
-
-
-def _dtype_name(options: argparse.Namespace, found: Environment) -> str:
-    import torch
-
-    auto = "bfloat16" if found.compute_dtype is torch.bfloat16 else "float32"
-    return auto if options.dtype == "auto" else options.dtype

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds41.cli_draft import add_draft_option
-from ds41.cli_model import add_model_options, run_command
+from ds41.cli_model import add_model_options, add_quantization_option, check_one_model, run_command
 from ds41.cli_pools import build_backend
-from ds41.cli_tiers import add_tier_options, check_tier_options, parse_bytes, parse_tokens
+from ds41.cli_sizes import parse_bytes, parse_tokens
+from ds41.cli_tiers import add_tier_options, check_tier_options
 from ds41.serving.endpoint.limits import Limits
 
 if TYPE_CHECKING:
@@ -72,12 +73,7 @@ def add_serve_command(commands: argparse._SubParsersAction) -> None:
         "RAY_ADDRESS names, or on this one; every machine needs FOLDER at the same place"
     )  # fmt: skip
     add_draft_option(serve)
-    serve.add_argument(
-        "--quantization",
-        choices=("cache", "full"),
-        default="cache",
-        help="what is rounded: the caches, or also the inputs of FP8 and FP4 matrices (default: cache)",
-    )
+    add_quantization_option(serve)
     add_model_options(serve)
     limits = serve.add_argument_group("limits", "What a request may be; each answer that exceeds one says so.")
     for bound in fields(Limits):
@@ -199,9 +195,7 @@ def bind(host: str, port: int, guarded: bool) -> socket.socket:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what no model is needed to refuse."""
-    if (options.folder is None) == (options.preset is None):
-        given = "both" if options.preset else "neither"
-        raise ValueError(f"serve takes FOLDER or --preset NAME; it was given {given}")
+    check_one_model(options, "serve")
     for name, least in (("prefill_workers", 1), ("decode_workers", 1), ("rows", 1), ("waiting", 0)):
         if getattr(options, name) < least:
             shown = name.replace("_", "-")

@@ -73,6 +73,12 @@ class Sheet:
         return table
 
 
+def print_measured(title: str, rows: list[tuple[str, str, str]]) -> None:
+    """Print what was measured; rows: of what, the result, and what it was measured on."""
+    columns = (Column("measured", prose=True), Column("result"), Column("on", optional=1))
+    Sheet(title, columns, rows).render(Console())
+
+
 def print_ledger(report: dict, console: Console | None = None) -> None:
     """Print a :func:`ds41.report.ledger_report`."""
     console = console or Console(highlight=False)

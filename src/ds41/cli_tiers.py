@@ -1,18 +1,21 @@
-"""Options of the commands that keep a conversation between its turns: prefix store, window pool, context; and sizes."""
+"""Options of the commands that keep a conversation between its turns: prefix store, window pool, context."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ds41.cli_sizes import parse_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from ds41.cache import PageLayout
     from ds41.serving import PrefixStore, WindowPool
 
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_LONGEST_CONTEXT = 2**16
 
 
 def add_tier_options(command: argparse.ArgumentParser, stored: str) -> None:
@@ -92,26 +95,20 @@ def open_store(options: argparse.Namespace, folder: Path, layout: PageLayout, fi
     return PrefixStore(folder, layout, fingerprint, budget_bytes=options.store_budget)
 
 
-def open_pool(options: argparse.Namespace) -> WindowPool | None:
-    """The window pool that ``--pool`` names; WindowPoolError if its server cannot be reached."""
+@contextmanager
+def opened_pool(options: argparse.Namespace) -> Iterator[WindowPool | None]:
+    """The window pool that ``--pool`` names, for a block; WindowPoolError if its server cannot be reached."""
     from ds41.serving import HostWindowPool, RedisWindowPool
 
     if options.pool == "none":
-        return None
-    return HostWindowPool() if options.pool == "host" else RedisWindowPool(options.pool)
+        yield None
+    elif options.pool == "host":
+        yield HostWindowPool()
+    else:
+        with RedisWindowPool(options.pool) as pool:
+            yield pool
 
 
-def parse_bytes(text: str) -> int:
-    """A size such as 500M or 2G, in powers of 1024; for argparse."""
-    match = re.fullmatch(r"(\d{1,15})([KMGT]?)(i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected for example 500M or 2G")
-    return int(match[1]) * _UNITS.get(match[2].upper(), 1)
-
-
-def parse_tokens(text: str) -> int:
-    """A number of tokens such as 4096 or 64K; for argparse."""
-    match = re.fullmatch(r"(\d{1,12})([KM]?)", text.strip(), re.ASCII | re.IGNORECASE)
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens; expected for example 4096 or 64K")
-    return int(match[1]) * _UNITS.get(match[2].upper(), 1)
+def context_tokens(options: argparse.Namespace, positions: int) -> int:
+    """What ``--context`` says, for a model of so many positions."""
+    return min(options.context or _LONGEST_CONTEXT, positions)

@@ -10,7 +10,6 @@ Source: the released checkpoint's formats; vLLM's tensor and data parallel atten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,11 +20,11 @@ from ds41.roofline import Device
 
 Attention = Literal["tensor", "data"]
 """How attention is spread over GPUs: every GPU a share of the heads, or sequences of its own."""
-# The share of a GPU's memory that vLLM takes by default; activations and graphs come out of it too.
 UTILIZATION = 0.9
-"""The share of a GPU's memory that an engine takes by default."""
+"""The share of a GPU's memory that vLLM takes by default; activations and graphs come out of it too."""
 MILLION = 2**20
 """Tokens of the longest context, 2^20."""
+_LARGEST_POWER = 10
 
 
 @dataclass(frozen=True)
@@ -148,14 +147,13 @@ def smallest(config: ModelConfig, device: Device, attention: Attention = "tensor
     Raises:
         ValueError: not even 1,024 of them do.
     """
-    for found in _powers(config, device, attention, options):
+    for power in range(_LARGEST_POWER + 1):
+        found = room(config, device, 2**power, attention, **options)
         if found.fits:
             return found
-    raise ValueError(f"1,024 × {device.name} with {attention} parallel attention hold no session of this model")
-
-
-def _powers(config: ModelConfig, device: Device, attention: Attention, options: dict) -> Iterator[Room]:
-    return (room(config, device, 2**power, attention, **options) for power in range(11))
+    raise ValueError(
+        f"{2**_LARGEST_POWER:,} × {device.name} with {attention} parallel attention hold no session of this model"
+    )
 
 
 def _share(nbytes: int, parts: int) -> int:

@@ -17,7 +17,6 @@ from ds41.ledger import Storage
 from ds41.records import Plane, Record, Window, bf16, fp8_index_key, total, v4_entry
 from ds41.systems import System, from_config
 
-# What each name stores. Index keys are MXFP4 unless the name says otherwise.
 NAMES = {
     "published": "FP4 entries, MXFP4 keys",
     "fp4-fp8keys": "FP4 entries, FP8 keys",
@@ -30,9 +29,8 @@ NAMES = {
     "fp4": "FP4",
     "bf16": "BF16",
 }
-"""Ways of storing a cache by short name, in words."""
+"""Ways of storing a cache by short name, in words. Index keys are MXFP4 unless the name says otherwise."""
 
-# What a model of each family is stored in where nothing is said.
 OWN = {"gqa": "bf16", "mla": "bf16", "dsa": "fp8", "csa_hca": "v4", "csa2": "published"}
 """What a model of each family is stored in where nothing is said."""
 

@@ -12,14 +12,12 @@ from torch import nn
 
 from ds41.formats import WINDOW_KV
 
-# What a model rounds: nothing, the three caches, or also the inputs of FP8 and FP4 matrices.
 Quantization = Literal["none", "cache", "full"]
 """What a model rounds: nothing, the three caches, or also the inputs of FP8 and FP4 matrices."""
 QUANTIZATIONS = ("none", "cache", "full")
 """All values of :data:`Quantization`."""
-# How a checkpoint stores a weight: FP8 with an E8M0 scale per tile, MXFP4 rows, or plain numbers.
 Storage = Literal["fp8", "fp4", "bf16", "f32"]
-"""How a checkpoint stores a weight: FP8 tiles, FP4 rows, or plain numbers."""
+"""How a checkpoint stores a weight: FP8 with an E8M0 scale per tile, MXFP4 rows, or plain numbers."""
 
 
 def check_quantization(quantization: str) -> None:

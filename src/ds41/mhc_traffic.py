@@ -89,7 +89,6 @@ SEPARATE = Implementation(
     ),
 )
 """Four kernels, each of which reads what the one before wrote."""
-# Fused, but the weights need a sum over all channels before the first channel can be collapsed: two passes.
 TWO_PASSES = Implementation(
     "fused, two passes",
     (
@@ -97,8 +96,7 @@ TWO_PASSES = Implementation(
         Kernel("collapse and norm", reads=(NEW_STREAMS,), writes=(INPUT,)),
     ),
 )
-"""Two kernels: the collapse weights need a sum over all channels of the new streams."""
-# With the one-site shift the weights are known before the pass begins.
+"""Two kernels: the collapse weights need a sum over all channels of the new streams before the first is collapsed."""
 SINGLE_PASS = Implementation(
     "fused and shifted, one pass",
     (Kernel("update, coefficients, collapse, norm", reads=(OLD_STREAMS, OUTPUT), writes=(NEW_STREAMS, INPUT)),),

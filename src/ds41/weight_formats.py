@@ -28,7 +28,6 @@ from ds41.small_floats import E2M1_MAX, E4M3_MAX
 # The smallest scale that is issued: 2^-126, the smallest normal float32.
 _SMALLEST_SCALE = 2.0**-126
 
-# Bytes of one element, by the names that safetensors files give the types.
 BYTES_EACH = {"F32": 4, "BF16": 2, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 """Bytes of one stored element by the safetensors name of its type; I8 holds two FP4 elements."""
 SCALE_DTYPE = "F8_E8M0"

@@ -17,8 +17,8 @@ from ds41.kernels.grouped_experts import (
     experts_packed_cost,
     experts_up,
     experts_up_cost,
-    sum_choices_launch,
 )
+from ds41.kernels.sum_choices import sum_choices_launch
 from ds41.linear import quantize_input
 from ds41.moe import swiglu
 from ds41.weight_formats import EXPERT_ROWS

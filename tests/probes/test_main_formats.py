@@ -11,15 +11,10 @@ import torch
 
 from ds41.formats import MAIN_KV
 from ds41.probes.estimates import Estimate
-from ds41.probes.fp4_claims import trained_claims
-from ds41.probes.main_formats import (
-    MAIN_FORMATS,
+from ds41.probes.format_comparison import (
     NOT_ROUNDED,
-    UNROUNDED,
     FormatRow,
     Questions,
-    Scaled,
-    SelectionTape,
     accuracy_by_length,
     compare_formats,
     grown_norm_weights,
@@ -27,6 +22,9 @@ from ds41.probes.main_formats import (
     training_against_post_hoc,
     with_main_format,
 )
+from ds41.probes.fp4_claims import trained_claims
+from ds41.probes.main_formats import MAIN_FORMATS, UNROUNDED, Scaled
+from ds41.probes.selection_tape import SelectionTape
 
 
 class Negated:

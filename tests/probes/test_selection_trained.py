@@ -241,6 +241,3 @@ def test_counts_of_misses_reach_from_all_shown_to_all_hidden(report):
 def test_reports_are_plain(report):
     json.dumps(dataclasses.asdict(report))
     assert (report.shared_by_full, report.reuse) == (0, 0)
-    for heading, *lines in (report.rank_rows(), report.outcome_rows(), report.miss_rows()):
-        assert lines
-        assert all(len(line) == len(heading) for line in lines)

@@ -11,16 +11,11 @@ import torch
 
 from ds41 import ModelConfig
 from ds41.formats import MAIN_KV
-from ds41.probes import small_magnitudes
+from ds41.probes import needle_masses as needle_module
+from ds41.probes.attention_case import AttentionCase, Setting
 from ds41.probes.main_formats import MAIN_FORMATS, UNROUNDED
-from ds41.probes.small_magnitudes import (
-    ABSOLUTE_EDGES,
-    RELATIVE_EDGES,
-    AttentionCase,
-    Setting,
-    needle_masses,
-    output_errors,
-)
+from ds41.probes.needle_masses import needle_masses
+from ds41.probes.small_magnitudes import ABSOLUTE_EDGES, RELATIVE_EDGES, output_errors
 
 SMALL = Setting(channels=64, heads=4, selected=24, window=8)
 PUBLISHED = Setting.of(ModelConfig.flash(), heads=16)
@@ -93,7 +88,7 @@ def test_needles_without_rounding_have_the_margin_that_was_asked_for():
 def test_needles_are_rows_as_a_norm_gives_them():
     case = AttentionCase.draw(SMALL, 0)
     wanted = torch.tensor([-1.0, 0.5, 3.0, 5.0])
-    needles = small_magnitudes._needles(case, wanted, 0)
+    needles = needle_module._needles(case, wanted, 0)
     assert needles.square().mean(1).tolist() == pytest.approx([1] * 4, rel=1e-5)
     assert ((needles * case.queries).sum(1) / 8).tolist() == pytest.approx(wanted.tolist(), rel=1e-4)
 

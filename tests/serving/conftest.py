@@ -1,18 +1,21 @@
-"""A Redis server for each test that asks for one, and a client beside the pool under test; a model with its parts."""
+"""A Redis server for each test that asks for one, and a client beside the pool under test; models, and a store."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import engine_made
 import pytest
 import redis_server
+import tiny_model
 import tiny_parts
 import torch
 
+from ds41.cache import PageLayout
 from ds41.checkpoint import load_checkpoint
 from ds41.dspark import Drafter, load_drafter
 from ds41.model import Model
-from ds41.serving import model_fingerprint
+from ds41.serving import PrefixStore, model_fingerprint
 from ds41.vision import Vision, load_vision
 
 
@@ -42,6 +45,20 @@ def admin(server):
 
     with redis.Redis.from_url(server.url) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The model of :mod:`engine_made`."""
+    return tiny_model.build()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty store for the pages of :mod:`engine_made`."""
+    layout = PageLayout.of(engine_made.CONFIG, engine_made.PAGE)
+    with PrefixStore(tmp_path / "store", layout, engine_made.FINGERPRINT, budget_bytes=10**8) as store:
+        yield store
 
 
 @pytest.fixture(scope="package")

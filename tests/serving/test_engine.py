@@ -1,56 +1,15 @@
-"""Sessions on an engine: where a turn starts, who gets which row, what a fault costs and whom."""
+"""Sessions on an engine: where a turn starts, who gets which row, what is refused."""
 
 import threading
 
 import pytest
-import tiny_model
 import torch
+from engine_made import CONFIG, FINGERPRINT, PAGE, WINDOW, alone, answer, engine_of, some_ids
 
 from ds41.cache import PageLayout
-from ds41.serving import Engine, HostWindowPool, PrefixStore
-from ds41.serving import drafts as drafts_module
+from ds41.serving import HostWindowPool, PrefixStore
 from ds41.serving import steps as steps_module
 from ds41.serving.fairness import share_out
-
-CONFIG = tiny_model.CONFIG
-WINDOW = CONFIG.sliding_window
-PAGE = 16
-FINGERPRINT = b"tiny"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny_model.build()
-
-
-@pytest.fixture
-def store(tmp_path):
-    with PrefixStore(tmp_path / "store", PageLayout.of(CONFIG, PAGE), FINGERPRINT, budget_bytes=10**8) as store:
-        yield store
-
-
-def engine_of(model, store=None, pool=None, **options):
-    settings = {"max_tokens": 200, "rows": 3, "fingerprint": FINGERPRINT} | options
-    return Engine(model, store, pool, **settings)
-
-
-def some_ids(count, seed=0):
-    return torch.randint(3, CONFIG.vocab_size, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def answer(session, ids, tokens=5, **options):
-    stream = session.say(ids, tokens, stop_ids=(), **options)
-    return list(stream), stream.report
-
-
-def alone(model, ids, tokens, decoder="bounded"):
-    """The greedy answer of a model without any tier."""
-    cache = model.new_cache(200)
-    logits, drawn = model.prefill(torch.tensor(ids), cache, decoder=decoder)[0], []
-    for _ in range(tokens):
-        drawn.append(int(logits.argmax()))
-        logits = model.decode(drawn[-1], cache)[0, -1]
-    return drawn
 
 
 def test_a_cold_turn_is_a_plain_prefill_and_decode(model):
@@ -249,73 +208,6 @@ def test_an_empty_row_beside_a_prompt_is_not_read(model):
         assert list(beside) == alone(model, some_ids(WINDOW // 2, 2), 9)
 
 
-def test_a_fault_in_one_answer_leaves_the_others(model, monkeypatch):
-    with engine_of(model) as engine:
-        sessions = [engine.open() for _ in range(3)]
-        prompts = [some_ids(20, n) for n in range(3)]
-        real, calls = drafts_module.sample, []
-
-        def sample(logits, temperature, *rest):
-            calls.append(temperature)
-            if temperature == 0.5 and calls.count(0.5) == 3:
-                raise FloatingPointError("the largest logit is nan")
-            return real(logits, 0.0, *rest)
-
-        monkeypatch.setattr(drafts_module, "sample", sample)
-        streams = [
-            s.say(p, 6, 0.5 if n == 1 else 0.0, stop_ids=())
-            for n, (s, p) in enumerate(zip(sessions, prompts, strict=True))
-        ]
-        for number, stream in enumerate(streams):
-            if number == 1:
-                with pytest.raises(FloatingPointError, match="nan"):
-                    list(stream)
-            else:
-                assert list(stream) == alone(model, prompts[number], 6)
-        assert sessions[1].ids == []
-        given, _ = answer(sessions[1], prompts[1])
-        assert given == alone(model, prompts[1], 5)
-
-
-@pytest.mark.parametrize("layer", [0, 3])
-def test_a_step_that_fails_is_repeated_one_by_one(model, layer):
-    # Whenever session 1's second prompt token is in a step, a layer raises: with others in the step, and alone.
-    poison = some_ids(20, 1)[10]
-    prompts = [some_ids(20, 0), some_ids(20, 1), some_ids(20, 2)]
-    assert all(poison not in prompts[n] + alone(model, prompts[n], 6) for n in (0, 2))
-    state = {}
-
-    def remember(module, inputs):
-        state["ids"] = inputs[0]
-
-    def fail(module, inputs):
-        if (state["ids"] == poison).any():
-            raise ValueError("this layer cannot bear it")
-
-    handles = [model.embed.register_forward_pre_hook(remember), model.layers[layer].register_forward_pre_hook(fail)]
-    try:
-        with engine_of(model, step_tokens=30) as engine:
-            sessions = [engine.open() for _ in range(3)]
-            streams = [s.say(p, 6, stop_ids=()) for s, p in zip(sessions, prompts, strict=True)]
-            assert list(streams[0]) == alone(model, prompts[0], 6)
-            with pytest.raises(ValueError, match="cannot bear"):
-                list(streams[1])
-            assert list(streams[2]) == alone(model, prompts[2], 6)
-            assert engine.counters["failed"] == 1
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def test_a_full_store_is_reported_and_the_answer_stands(model, tmp_path):
-    full = PrefixStore(tmp_path, PageLayout.of(CONFIG, PAGE), FINGERPRINT, budget_bytes=1)
-    with full, engine_of(model, full) as engine:
-        given, report = answer(engine.open(), some_ids(40))
-        assert given == alone(model, some_ids(40), 5)
-        assert "budget" in report.refused
-        assert engine.counters["refused_stores"] == 1
-
-
 def test_long_prompts_are_stored_on_the_way(model, store, monkeypatch):
     monkeypatch.setattr(steps_module, "_STORED_AT_ONCE", 2)
     with engine_of(model, store, step_tokens=20) as engine:
@@ -425,32 +317,6 @@ def test_a_dropped_stream_frees_its_session_at_once(model):
         assert len(answer(session, some_ids(4, 1))[0]) == 5
 
 
-def test_a_turn_that_begins_anew_counts_once(model, store, monkeypatch):
-    # The first step of the second turn fails after windows were written; it is repeated from the tiers below.
-    with engine_of(model, store) as engine:
-        session = engine.open()
-        answer(session, some_ids(20))
-        held = len(session.ids) - 1
-        real, left = model.extend, [1]
-
-        def extend(*arguments):
-            if left.pop() if left else 0:
-                real(*arguments)
-                engine._tiers.cache.rewind(0, held)
-                engine._tiers.cache._progress._written[0] = held + 100
-                raise RuntimeError("this step cannot be")
-            return real(*arguments)
-
-        other = engine.open().say(some_ids(9, 2), 4, stop_ids=())
-        monkeypatch.setattr(model, "extend", extend)
-        _, report = answer(session, some_ids(30, 1))
-        assert len(list(other)) == 4
-        assert engine.counters["restarted"] >= 1
-    assert report.hit_tokens == held
-    assert report.live_tokens == 0
-    assert report.hit_tokens + report.computed_tokens == report.context_tokens + 4
-
-
 def test_pages_of_a_short_hit_do_not_take_the_room_of_its_turn(model, tmp_path):
     page = 4
     with PrefixStore(tmp_path, PageLayout.of(CONFIG, page), FINGERPRINT, budget_bytes=10**8) as small:
@@ -464,49 +330,6 @@ def test_pages_of_a_short_hit_do_not_take_the_room_of_its_turn(model, tmp_path):
     assert given == alone(model, ids, 5)
 
 
-class BrokenPool:
-    """A window pool whose server is of no use."""
-
-    def __init__(self):
-        self.counters = {}
-
-    def put(self, key, data):
-        raise OSError("the pool's server is gone")
-
-    def take(self, keys):
-        return None
-
-
-def test_a_pool_that_fails_costs_no_answer(model):
-    with engine_of(model, pool=BrokenPool()) as engine:
-        given, report = answer(engine.open(), some_ids(20))
-    assert given == alone(model, some_ids(20), 5)
-    assert report.refused == "window pool: the pool's server is gone"
-
-
-def test_an_interrupt_between_step_and_draw_costs_no_answer(model, monkeypatch):
-    with engine_of(model) as engine:
-        prompts = [some_ids(20, n) for n in range(2)]
-        streams = [engine.open().say(p, 6, stop_ids=()) for p in prompts]
-        heads = [next(stream) for stream in streams]
-        real = drafts_module.sample
-
-        def interrupted(*arguments):
-            monkeypatch.setattr(drafts_module, "sample", real)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(drafts_module, "sample", interrupted)
-        for stream in streams:
-            stream._turn.ready.clear()
-        with pytest.raises(KeyboardInterrupt):
-            next(streams[0])
-        rests = [list(stream) for stream in streams]
-    for prompt, head, rest in zip(prompts, heads, rests, strict=True):
-        wanted = alone(model, prompt, 6)
-        assert head == wanted[0]
-        assert rest == wanted[-len(rest) :]
-
-
 def test_closed_sessions_and_odd_numbers_are_refused(model, store):
     with engine_of(model) as engine:
         session = engine.open()
@@ -518,39 +341,3 @@ def test_closed_sessions_and_odd_numbers_are_refused(model, store):
             session.say([3])
     with pytest.raises(ValueError, match="fingerprint is that of another model"):
         engine_of(model, store, fingerprint=b"other")
-
-
-def interrupt_once(monkeypatch, owner, name):
-    """Let the next call of a function end in an interrupt."""
-    real = getattr(owner, name)
-
-    def interrupted(*arguments):
-        monkeypatch.setattr(owner, name, real)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(owner, name, interrupted)
-
-
-def test_an_interrupt_inside_a_prompt_lets_its_turn_begin_anew(model, monkeypatch):
-    with engine_of(model, step_tokens=16) as engine:
-        stream = engine.open().say(some_ids(40), 5, stop_ids=())
-        interrupt_once(monkeypatch, model.layers[2], "forward")
-        with pytest.raises(KeyboardInterrupt):
-            next(stream)
-        assert list(stream) == alone(model, some_ids(40), 5)
-        assert engine.counters["restarted"] == 1
-
-
-def test_two_interrupts_and_a_cancel_keep_what_was_given_out(model, monkeypatch):
-    with engine_of(model, pool=HostWindowPool(10**7)) as engine:
-        session = engine.open()
-        stream = session.say(some_ids(20), 9, stop_ids=())
-        given = [next(stream), next(stream)]
-        for owner, name in ((drafts_module, "sample"), (model, "extend")):
-            interrupt_once(monkeypatch, owner, name)
-            with pytest.raises(KeyboardInterrupt):
-                next(stream)
-        stream.cancel()
-        assert session.ids == some_ids(20) + given
-        assert stream.report.finish == "cancelled"
-        assert len(answer(session, some_ids(4, 1))[0]) == 5

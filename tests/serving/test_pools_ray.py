@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import tiny_parts
-from test_pools import OPTIONS, alone, ids_of, picture, request
+from pools_made import OPTIONS, alone, ids_of, picture, request
 
 from ds41.serving.pools import PoolSizes, Request, local_cluster
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import weakref
+from contextlib import ExitStack
 from itertools import chain
 
 import pytest
@@ -22,7 +24,7 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("ds41.serving.pools.pool._PAUSE_S", 0.0)
+    monkeypatch.setattr("ds41.serving.pools.staff._PAUSE_S", 0.0)
 
 
 def threads_of_pools() -> list[str]:
@@ -36,6 +38,13 @@ def joined(targets) -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
     assert not [thread for thread in threads if thread.is_alive()], "somebody waits for ever"
+
+
+def until(true) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.001)
 
 
 def test_thousands_of_requests_cancels_and_losses_leave_nothing():
@@ -337,6 +346,34 @@ def test_losses_without_end():
             pool.lost(member, "again")
     pool.wait_ready(PATIENCE_S)
     assert pool.status()["lost"] == 1100
+    pool.close()
+
+
+def test_a_claimed_worker_that_was_to_leave_takes_jobs_again():
+    pool = Pool("decode", Makes(), workers=2)
+    pool.wait_ready(PATIENCE_S)
+
+    def alone():
+        with pool.lease(alone=True) as member:
+            assert member is second
+
+    with ExitStack() as held:
+        first = held.enter_context(pool.lease())
+        with pool.lease() as second:
+            waiting = threading.Thread(target=alone, daemon=True)
+            waiting.start()
+            until(lambda: first.claimed)
+            # The claim goes to the other worker, and the first is wanted again.
+            pool.scale(1)
+            until(lambda: second.claimed)
+            pool.scale(2)
+        waiting.join(PATIENCE_S)
+
+    def anybody():
+        with pool.lease(first.name) as member:
+            assert member is first
+
+    joined([anybody])
     pool.close()
 
 

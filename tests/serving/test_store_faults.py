@@ -15,6 +15,7 @@ from ds41 import ModelConfig
 from ds41.cache import PageLayout
 from ds41.serving import store_files
 from ds41.serving.store import StoreError, StoreFull
+from ds41.serving.store_schema import FILES_TO_CUT
 
 CONTEXT = multiprocessing.get_context("fork")
 FILLED = [np.concatenate([np.arange(2 * PAGE), np.full(20, number)]) for number in range(6)]
@@ -318,6 +319,23 @@ def test_a_limit_on_files_is_met_as_a_full_disk(tmp_path, limit):
     with open_store(tmp_path) as store:
         assert store.usage().file_bytes == store.files.disk_bytes()
         assert store.usage().pages == verified.pages
+
+
+def test_files_that_cannot_be_cut_now_hold_up_nobody(tmp_path, monkeypatch):
+    """Neither a reservation nor a pin stays behind, which nothing would take away before the process ends."""
+    with open_store(tmp_path) as store:
+        query = store.index.query
+
+        def refusing(statement, *values):
+            if statement == FILES_TO_CUT:
+                raise StoreError("another process holds the index for too long")
+            return query(statement, *values)
+
+        monkeypatch.setattr(store.index, "query", refusing)
+        put(store, FILLED[0])
+        assert hit(store, FILLED[0]) == len(FILLED[0])
+        assert query("SELECT count(*) FROM file WHERE owner IS NOT NULL") == [(0,)]
+        assert query("SELECT count(*) FROM pin") == [(0,)]
 
 
 def test_a_file_that_two_drop_pages_of_leaves_nothing(tmp_path, monkeypatch):

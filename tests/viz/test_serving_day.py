@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds41.viz.serving_day import DOES, LIES, STATES, clock, serving_day
+from ds41.viz.serving_day import serving_day
+from ds41.viz.serving_day_picture import clock
+from ds41.viz.serving_day_spans import DOES, LIES, STATES
 from ds41.viz.style import readable_bytes
 
 HOUR = 3600

@@ -13,7 +13,7 @@ import torch
 
 from ds41.cache.errors import CacheError
 from ds41.cache.global_kv import GlobalKV
-from ds41.cache.layout import PageLayout
+from ds41.cache.layout import PAGE_TOKENS, PageLayout
 from ds41.cache.pool import PagePool
 from ds41.cache.private_rows import PrivateRows
 from ds41.cache.progress import Progress
@@ -94,7 +94,7 @@ class Cache(GlobalKV, PrivateRows):
                 f"max_tokens is {max_tokens}; the model has max_position_embeddings {config.max_position_embeddings}"
             )
         if pool is None:
-            page_tokens = 64 if page_tokens is None else page_tokens
+            page_tokens = PAGE_TOKENS if page_tokens is None else page_tokens
             pages = batch * PageLayout.of(config, page_tokens).pages_for(max_tokens)
             pool = PagePool(config, pages, page_tokens=page_tokens, storage=storage, dtype=dtype, device=device)
         else:

@@ -1,9 +1,8 @@
 """Where the bytes of one page lie.
 
 A page holds the global KV of ``page_tokens`` consecutive tokens of one sequence: for each layer that owns keys
-``page_tokens / ratio`` entries, main record and index key together. Layer by layer, each page is four planes:
-
-For the published configuration and pages of 64 tokens, 890 * 64 = 56,960 bytes:
+``page_tokens / ratio`` entries, main record and index key together. They lie layer by layer, each layer in four planes:
+for the published configuration and pages of 64 tokens, 890 * 64 = 56,960 bytes,
 
 ===============  ==========  ==============  ==============  ==============  ==============
 plane            bytes/row   layer 2         layer 8         layer 14        layer 20
@@ -34,6 +33,8 @@ from ds41.config import ModelConfig
 from ds41.formats import INDEX_KEY, MAIN_KV, BlockFormat
 
 _WIDEST = 16
+# Where nobody asks for another size: 57 KB of the published configuration.
+PAGE_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class PageLayout:
     sources: tuple[SourceLayout, ...]
 
     @classmethod
-    def of(cls, config: ModelConfig, page_tokens: int = 64) -> PageLayout:
+    def of(cls, config: ModelConfig, page_tokens: int = PAGE_TOKENS) -> PageLayout:
         """The layout for a configuration; ``nbytes`` is the ledger's bytes per token times ``page_tokens``.
 
         Raises:
@@ -100,7 +101,7 @@ class PageLayout:
             entries = page_tokens // layer.ratio
             planes = []
             for block_format, channels in ((MAIN_KV, config.head_dim), (INDEX_KEY, config.index_head_dim)):
-                for row_bytes in _row_bytes(block_format, channels):
+                for row_bytes in row_widths(block_format, channels):
                     planes.append(Plane(offset, entries, row_bytes))
                     offset = planes[-1].end
             sources.append(SourceLayout(layer.index, layer.ratio, entries, *planes))
@@ -133,7 +134,7 @@ class PageLayout:
         return {source.layer: source for source in self.sources}
 
 
-def _row_bytes(block_format: BlockFormat, channels: int) -> tuple[int, int]:
+def row_widths(block_format: BlockFormat, channels: int) -> tuple[int, int]:
     """Bytes of one row's codes and of its scales."""
     scales = channels // block_format.block
     return block_format.bytes_per_row(channels) - scales, scales

@@ -9,7 +9,7 @@ import torch
 
 from ds41.cache.allocator import PageAllocator
 from ds41.cache.errors import CacheError
-from ds41.cache.layout import PageLayout, Plane
+from ds41.cache.layout import PAGE_TOKENS, PageLayout, Plane
 from ds41.cache.plane import PagedRows
 from ds41.cache.storage import RowCodec, Storage, check_storage
 from ds41.config import ModelConfig
@@ -37,7 +37,7 @@ class PagePool(PageAllocator):
         config: ModelConfig,
         pages: int,
         *,
-        page_tokens: int = 64,
+        page_tokens: int = PAGE_TOKENS,
         storage: Storage = "packed",
         dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cpu",

@@ -1,4 +1,4 @@
-"""What a sequence keeps to itself: windows, open groups and the Engram history, in rings.
+"""What a sequence keeps to itself: windows, open groups and the Engram history, in rings; all of it as a snapshot.
 
 Source: report sections 2.3, 2.4.2 and 3.2.1 for what is private; the rings are ds41's own.
 """
@@ -6,54 +6,32 @@ Source: report sections 2.3, 2.4.2 and 3.2.1 for what is private; the rings are 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from ds41.cache.checks import check_index, check_shape, check_vector
 from ds41.cache.errors import CacheError
 from ds41.cache.plane import zero_rows
-from ds41.cache.progress import Progress
 from ds41.cache.ring import Ring
 from ds41.cache.snapshot import WindowSnapshot, check_layers
-from ds41.cache.storage import RowCodec, Storage
+from ds41.cache.window_rows import WindowRows
 from ds41.config import ModelConfig
-from ds41.formats import WINDOW_KV, Packed
 
-# A history entry without a token id: before the sequence, or blocked for n-grams.
 DEAD = -1
 """A history entry without a token id: before the sequence, or blocked for n-grams."""
 
 
-class PrivateRows:
+class PrivateRows(WindowRows):
     """The part of a cache that does not grow with the tokens and is never shared.
 
     Every ring holds ``rollback`` rows more than the model looks at, so that rejected tokens do not overwrite what
     their predecessors need.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        batch: int,
-        *,
-        storage: Storage,
-        rollback: int,
-        progress: Progress,
-        dtype: torch.dtype,
-        device: torch.device,
-        draft_layers: int,
-    ) -> None:
-        self.config, self.dtype, self.device = config, dtype, device
-        self._progress = progress
-        self.draft_layers = draft_layers
-        self.window_layers = config.num_hidden_layers + draft_layers
-        # Read on the host at every layer, so it lives there.
-        self.window_start = torch.zeros(self.window_layers, batch, dtype=torch.int64)
-        self.window_kept = torch.zeros(self.window_layers, batch, dtype=torch.int64)
-        self._window_codec = RowCodec(WINDOW_KV, config.head_dim, storage, dtype)
-        self._windows = Ring(
-            self.window_layers, batch, config.sliding_window + rollback, self._window_codec.parts, device=device
-        )
+    def __init__(self, config: ModelConfig, batch: int, *, rollback: int, device: torch.device, **windows: Any) -> None:
+        """``windows``: what else :class:`WindowRows` takes."""
+        super().__init__(config, batch, rollback=rollback, device=device, **windows)
         value_and_gate = ((config.head_dim, torch.float32),) * 2
         self._open = {
             layer.index: Ring(
@@ -69,11 +47,6 @@ class PrivateRows:
             self._history.fill(row, DEAD)
 
     @property
-    def window_bytes(self) -> int:
-        """Bytes of all windows, room for taking tokens back included."""
-        return self._windows.nbytes
-
-    @property
     def open_group_bytes(self) -> int:
         """Bytes of all open groups."""
         return sum(ring.nbytes for ring in self._open.values())
@@ -82,69 +55,6 @@ class PrivateRows:
     def history_bytes(self) -> int:
         """Bytes of the Engram history."""
         return self._history.nbytes
-
-    def write_window(
-        self, layer: int, sequence: torch.Tensor, position: torch.Tensor, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """Store window rows [M, head_dim] (rotated) and give them back as stored, in the cache's type.
-
-        Of more rows than the ring holds the newest stay; the values of all come back. Rows that are kept
-        (``window_kept``) are not written: what the ring has of them comes back.
-
-        Raises:
-            CacheError: shapes that do not fit. ValueError: a value that is not finite, on a CPU.
-        """
-        count = self._check_window(layer, sequence, position)
-        check_shape("rows", rows, (count, self.config.head_dim))
-        self._progress.note_write()
-        stored = self._window_codec.store(rows)
-        if self.keeps_windows(layer):
-            stored = self.with_kept_rows(layer, sequence, position, stored)
-        self._windows.write(layer, sequence, position, stored)
-        return self._window_codec.load(stored, self.dtype)
-
-    def keeps_windows(self, layer: int) -> bool:
-        """Whether the next step of some sequence may feed tokens again whose window rows are kept."""
-        lengths = self._progress.lengths
-        return any(kept > length for kept, length in zip(self.window_kept[layer].tolist(), lengths, strict=True))
-
-    def with_kept_rows(
-        self, layer: int, sequence: torch.Tensor, position: torch.Tensor, stored: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        """The ``stored`` rows, one tensor [M, width] a part, with the ring's own in place of those that it keeps."""
-        kept = position < self.window_kept[layer].to(position.device)[sequence]
-        held = self._windows.read(layer, sequence, position)
-        return tuple(torch.where(kept[:, None], own, part) for part, own in zip(stored, held, strict=True))
-
-    def read_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Window rows [M, head_dim] in the cache's type; zeros for position -1.
-
-        Raises:
-            CacheError: no such layer, or shapes that do not fit.
-        """
-        self._check_window(layer, sequence, position)
-        values = self._window_codec.load(self._windows.read(layer, sequence, position), self.dtype)
-        return zero_rows(values, position < 0)
-
-    def window_plane(self, layer: int) -> Packed | torch.Tensor:
-        """All window rows of ``layer``, views of the ring: Packed of [rows, bytes], or [rows, head_dim].
-
-        Who writes to it reports it to :meth:`note_window_write` first.
-        """
-        parts = tuple(part[layer] for part in self._windows.parts)
-        return Packed(*parts) if self._window_codec.storage == "packed" else parts[0]
-
-    def window_slots(self, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The rows of :meth:`window_plane` in which positions lie or go, int64 [...], in the shape of the arguments."""
-        return self._windows.slots_of(sequence, position)
-
-    def keep_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor, rows: Packed) -> None:
-        """Put stored rows, Packed of [M, bytes], into their slots; of more than the ring holds the newest stay."""
-        self._windows.write(layer, sequence, position, tuple(rows))
-
-    def note_window_write(self) -> None:
-        """Window rows of the current step are about to be written by other means than :meth:`write_window`."""
-        self._progress.note_write()
 
     def write_open(
         self, layer: int, sequence: torch.Tensor, position: torch.Tensor, value: torch.Tensor, gate: torch.Tensor
@@ -315,13 +225,6 @@ class PrivateRows:
         self.window_kept[:, target] = self.window_kept[:, source]
         for ring in (self._windows, self._history, *self._open.values()):
             ring.copy(source, target)
-
-    def _check_window(self, layer: int, sequence: torch.Tensor, position: torch.Tensor) -> int:
-        if not 0 <= layer < self.window_layers:
-            raise CacheError(f"layer {layer} has no window; there are layers 0 to {self.window_layers - 1}")
-        count = check_vector("sequence", sequence)
-        check_index("position", position, (count,))
-        return count
 
     def _open_ring(self, layer: int) -> Ring:
         try:

@@ -9,6 +9,7 @@ import torch
 
 from ds41 import ops
 from ds41.cache.errors import CacheError
+from ds41.cache.layout import row_widths
 from ds41.formats import BlockFormat, Packed
 
 # packed: the format's bytes. fake: the values that those bytes stand for. plain: values that are not rounded.
@@ -42,8 +43,8 @@ class RowCodec:
         """Width and type of each stored part: codes and scales where packed, else the values."""
         if self.storage != "packed":
             return ((self.channels, self.dtype),)
-        scales = self.channels // self.block_format.block
-        return (self.block_format.bytes_per_row(self.channels) - scales, torch.uint8), (scales, torch.uint8)
+        codes, scales = row_widths(self.block_format, self.channels)
+        return (codes, torch.uint8), (scales, torch.uint8)
 
     def store(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """[..., channels] -> one tensor per part. Nothing stored carries a gradient.

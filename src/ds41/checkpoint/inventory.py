@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple, get_args
 from ds41.config import ConfigError, LayerPlan, ModelConfig, VisionConfig
 from ds41.weight_formats import BYTES_EACH, ENGRAM_ROWS, EXPERT_ROWS, SCALE_DTYPE, TileFormat, WeightFormat
 
-# What a checkpoint holds: backbone and Engram, DSpark's draft layers, the vision tower and what leads from it to text.
 Part = Literal["model", "drafter", "vision"]
 """What can be read by itself: backbone with Engram, the drafter, the vision tower with its aligner."""
 PARTS: tuple[Part, ...] = get_args(Part)

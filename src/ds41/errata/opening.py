@@ -90,7 +90,7 @@ _ECONOMICS = (
     Claim("1.prefill", "1", "8 billion parameters are active in prefill", "right", "7.893 billion.",
           "02-ced", "active", "8", lambda: weights.active(FLASH, "encoder").parameters / 1e9, "B"),
     Claim("1.decode", "1", "16 billion are active in decode", "right",
-          "With the output head, which every decoded token needs; 15.47 without it.",
+          "With the output head, which every decoded token needs; 15.47 without it, which rounds to 15.",
           "08-moe", "predict-active", "16", lambda: _decode_parameters() / 1e9, "B"),
     Claim("1.concurrency", "1", "The KV cache is what multiplies with concurrency", "right",
           "Of what is kept. What is read of the weights grows too, until every expert is in use: a step for 256 "

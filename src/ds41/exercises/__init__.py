@@ -12,7 +12,6 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# An exercise looks at an answer and returns None if it is right, else a hint that does not give it away.
 Exercise = Callable[[object], "str | None"]
 """Looks at an answer: None if it is right, else a hint that does not give it away."""
 _exercises: dict[str, Exercise] = {}

@@ -91,7 +91,7 @@ def half_of_the_contexts_share(answer: object) -> str | None:
         return "That many make a first collision likely, the birthday question. Here half of all are to share."
     if close(answer, buckets / 2):
         return "Half as many n-grams as buckets: each finds another one in its bucket with probability 1 - exp(-1/2)."
-    return "An n-gram is alone if none of the others falls into its bucket: (1 - 1/b)^(r-1), about exp(-r/b)."
+    return "One of r n-grams is alone in its bucket of b if no other falls into it: (1 - 1/b)^(r-1), about exp(-r/b)."
 
 
 def _columns_changed(token: int) -> int:

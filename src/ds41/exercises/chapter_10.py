@@ -58,7 +58,7 @@ def stand_and_replace(answer: object) -> str | None:
         where = f"For target {target} and drafter {drafter}"
         expected = sum(map(min, target, drafter))
         if abs(stand - expected) > 1e-6:
-            return f"{where} it says that {stand:.4g} of the drafts stand. Draft x comes up p_d(x) of the time."
+            return f"{where} it says that {stand:.4g} of the drafts stand. Draft x comes up q(x) of the time."
         left = [max(one - other, 0) for one, other in zip(target, drafter, strict=True)]
         wanted = [one / sum(left) for one in left] if sum(left) > 1e-8 else target
         if len(replaced) != len(wanted) or max(abs(a - b) for a, b in zip(replaced, wanted, strict=True)) > 1e-6:

@@ -13,12 +13,12 @@ _LETTERS = {Role.START: "S", Role.IMAGE: "I", Role.NEWLINE: "N", Role.END: "E"}
 
 @exercise("11.1")
 def positions_of_a_picture(answer: object) -> str | None:
-    """Positions that a 1280 x 720 picture takes."""
+    """Positions that a 1,280 x 720 image takes."""
     plan = plan_image(*_SIZE, ModelConfig.flash().vision)
     if close(answer, plan.span_tokens, 0):
         return None
     if close(answer, plan.image_tokens, 0):
-        return "Those are the tokens of the image. Newlines and delimiters take positions, too."
+        return "Those are the image tokens. Newlines and delimiters take positions, too."
     if close(answer, plan.span_tokens - 2, 0):
         return "Two positions are missing: the delimiters."
     if close(answer, plan.tokens_across * (plan.tokens_down + 1) + 2, 0):
@@ -44,7 +44,7 @@ def largest_grid(answer: object) -> str | None:
         return None
     if columns == rows:
         return "The best of the squares. Each row costs a newline; what if there were fewer rows?"
-    return f"That holds {columns * rows:,} tokens of image; there is a grid with more."
+    return f"That holds {columns * rows:,} image tokens; there is a grid with more."
 
 
 @exercise("11.3")

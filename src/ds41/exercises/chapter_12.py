@@ -24,7 +24,7 @@ def bytes_of_a_reuse_layer(answer: object) -> str | None:
     if close(answer, read.total, 0):
         return None
     if close(answer, read.main, 0):
-        return "The selected entries are right. What does every layer read beside them?"
+        return "The selected main records are right. What does every layer read beside them?"
     if close(answer, read.window, 0):
         return "That is the window. What does the layer follow another layer's choice for?"
     if close(answer, 2 * read.main + read.window, 0) or close(answer, 2 * read.total, 0):
@@ -34,7 +34,7 @@ def bytes_of_a_reuse_layer(answer: object) -> str | None:
 
 @exercise("12.2")
 def first_bad_slot(answer: object) -> str | None:
-    """The first slot whose byte offset no longer fits int32, for main entries in one buffer."""
+    """The first slot whose byte offset no longer fits int32, for main records in one buffer."""
     stride = Storage.published(ModelConfig.flash()).main.nbytes
     expected = 2**31 // stride + 1
     if close(answer, expected, 0):

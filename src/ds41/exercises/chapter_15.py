@@ -58,7 +58,7 @@ def entries_of_a_needle(answer: object) -> str | None:
         expected = len({position // 2 for position in range(first, first + tokens)})
         if not close(answer(first, tokens), expected, 0):
             return (
-                f"For {tokens} tokens from position {first} on it gives {answer(first, tokens)!r}. Entry e holds "
-                "tokens 2e and 2e + 1."
+                f"For {tokens} tokens from position {first} on it gives {answer(first, tokens)!r}. Entry j holds "
+                "tokens 2j and 2j + 1."
             )
     return None

@@ -19,7 +19,6 @@ BackendName = Literal["torch", "triton"]
 
 OVERRIDE = "DS41_BACKEND"
 """The environment variable that names a backend for the whole process."""
-# The oldest GPU that the kernels are compiled for is the T4.
 OLDEST_CAPABILITY = (7, 5)
 """Compute capability of the oldest GPU that kernels are compiled for, the T4."""
 

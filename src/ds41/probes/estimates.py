@@ -45,6 +45,15 @@ def estimate_mean(values: Sequence[float], confidence: float = 0.95) -> Estimate
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
+def estimate_columns(rows: Sequence[Sequence[float]]) -> list[Estimate]:
+    """:func:`estimate_mean` of each column of ``rows``, one row a seed.
+
+    Raises:
+        ValueError: rows of unequal length, or a value that is not finite.
+    """
+    return [estimate_mean(column) for column in zip(*rows, strict=True)]
+
+
 def estimate_share(hits: int, trials: int, confidence: float = 0.95) -> Estimate:
     """Share of independent trials that hit, with Wilson's interval, which keeps its width at 0 and 1.
 

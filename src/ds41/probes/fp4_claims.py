@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ds41.config import ModelConfig
-from ds41.probes.main_formats import NOT_ROUNDED, FormatRow
+from ds41.probes.attention_case import Setting
+from ds41.probes.format_comparison import NOT_ROUNDED, FormatRow
+from ds41.probes.needle_masses import NeedleRow, needle_masses
 from ds41.probes.norm_weights import (
     HeavyRow,
     SpikeRow,
@@ -21,7 +23,7 @@ from ds41.probes.norm_weights import (
     weight_sweep,
 )
 from ds41.probes.rounding import predicted_rounding, worst_case_weight
-from ds41.probes.small_magnitudes import NeedleRow, OutputRow, Setting, SizeRow, needle_masses, output_errors
+from ds41.probes.small_magnitudes import OutputRow, SizeRow, output_errors
 
 # A norm weight of a trained model is near 1; one of 8 is far away.
 GROWN_WEIGHTS = (2.0, 4.0, 8.0)

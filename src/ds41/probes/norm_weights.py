@@ -19,7 +19,7 @@ from ds41.attention.memory import RoundTrip
 from ds41.formats import MAIN_KV
 from ds41.model import Model
 from ds41.norm import rms_norm
-from ds41.probes.estimates import Estimate, estimate_mean
+from ds41.probes.estimates import Estimate, estimate_columns, estimate_mean
 from ds41.probes.main_formats import MAIN_FORMATS, UNROUNDED
 from ds41.probes.rounding import (
     REACH,
@@ -176,7 +176,7 @@ def heavy_channel_sweep(
         weight = torch.where(quiet, 1.0, ratio)
         for name, main_format in formats.items():
             measured = [_heavy(main_format, latent * weight, query, quiet) for latent, query in cases]
-            errors, row_errors, zeroed, masses = (estimate_mean(column) for column in zip(*measured, strict=True))
+            errors, row_errors, zeroed, masses = estimate_columns(measured)
             expected = predicted_rounding(1.0, ratio).error if main_format is MAIN_KV else None
             result.append(HeavyRow(name, ratio, errors, expected, row_errors, zeroed, masses, exact_mass))
     return tuple(result)

@@ -18,8 +18,6 @@ from ds41.probes.replay_summary import Sample, kinds_of, near_kl, per_seed, reca
 
 Verdict = Literal["holds", "falsified", "undecided"]
 """What an interval says of a claim."""
-# What replay may cost a following token, in nats, and a needle's query, in answers. Set before any trained model was
-# measured.
 LOSS_TOLERANCE = 0.01
 """What replay may cost a following token, in nats; set before any trained model was measured."""
 RECALL_TOLERANCE = 0.05

@@ -61,7 +61,6 @@ class KeyLaw:
 
 ISOTROPIC = KeyLaw("isotropic")
 CLUSTERED = KeyLaw("clustered", share=0.5, run=32, topics=1024)
-LAWS = {law.name: law for law in (ISOTROPIC, CLUSTERED)}
 
 
 class SyntheticContext:

@@ -27,7 +27,7 @@ _RANKS = (32, 64, 128, 192, 256, 320, 384, 448, 480, 496, 504, 508, 512, 513, 51
 _SEEN_RANKS = (1, 16, 64, 128, 256, 384, 512)
 _BLOCK_RANKS = (1024, 1536, 1792, 1920, 1984, 2016, 2040, 2048, 2049, 2056, 2080, 2112, 2176, 2304, 2560, 3072, 4096)
 CORRELATIONS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
-"""Correlations of two layers' scores that are tried."""
+"""Correlations of scores that are tried."""
 # Scores of one kind that may exist at a time: 64 MB.
 _SCORES = 2**24
 
@@ -52,63 +52,6 @@ class SelectionReport:
     pool_edge: list[PoolEdgePoint]
     sights: list[SightPoint]
     pairs: list[QueryPair]
-
-    def miss_rows(self) -> list[tuple[str, ...]]:
-        """A table of misses by rank, its heading first."""
-        heading = ("needle", "in FP4", "true rank", "missed", "predicted", "rank shift 5 % / 50 % / 95 %")
-        return [heading] + [
-            (
-                point.needle,
-                point.rounded,
-                str(point.rank),
-                point.missed.text(),
-                f"{point.predicted:.3f}",
-                f"{point.shift_low:+.0f} / {point.shift_median:+.0f} / {point.shift_high:+.0f}",
-            )
-            for point in self.misses
-        ]
-
-    def width_rows(self) -> list[tuple[str, ...]]:
-        """A table of the edge's width, its heading first."""
-        heading = ("in FP4", "score error", "predicted", "width in ranks", "predicted", "kept of top-k")
-        return [heading] + [
-            (
-                edge.rounded,
-                edge.error.text(),
-                edge.predicted_error.text(),
-                "not reached" if edge.width is None else f"{edge.width:.0f}",
-                f"{edge.predicted_width:.0f}",
-                edge.kept.text(),
-            )
-            for edge in self.widths
-        ]
-
-    def pool_edge_rows(self) -> list[tuple[str, ...]]:
-        """A table of blocks dropped by rank, its heading first."""
-        heading = ("true block rank", "dropped", "predicted")
-        return [heading] + [
-            (str(point.block_rank), point.dropped.text(), f"{point.predicted:.3f}") for point in self.pool_edge
-        ]
-
-    def sight_rows(self) -> list[tuple[str, ...]]:
-        """A table of what Reindex layers see, its heading first."""
-        heading = ("correlation", "own rank", "hidden", "predicted", "missed by Reindex", "missed by Full")
-        return [heading] + [
-            (
-                f"{point.correlation:.2f}",
-                str(point.rank) if point.rank else f"1 to {self.top_k}",
-                point.hidden.text(),
-                "" if point.predicted is None else f"{point.predicted:.3f}",
-                point.missed_by_reindex.text(),
-                point.missed_by_full.text(),
-            )
-            for point in self.sights
-        ]
-
-    def pair_rows(self) -> list[tuple[str, ...]]:
-        """A table of what a correlation of queries is in scores, its heading first."""
-        heading = ("correlation", "of scores", "shared top-k")
-        return [heading] + [(f"{pair.correlation:.2f}", pair.scores.text(), pair.overlap.text()) for pair in self.pairs]
 
 
 def probe_selection(

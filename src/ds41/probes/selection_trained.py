@@ -25,7 +25,6 @@ from ds41.probes.estimates import Estimate, estimate_mean, estimate_share
 from ds41.probes.forced_selection import Force, Watch, forced_selection
 from ds41.probes.needle_rows import NeedleRows, readers
 
-# Upper ends of the bins of rank / top-k; the last one has none.
 RANK_BINS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 """Upper ends of the bins of rank over top-k; the last bin has none."""
 # An answer's probability below the first counts as lost, above the second as given.
@@ -91,51 +90,6 @@ class TrainedReport:
     ranks: list[RankBin]
     outcomes: list[Outcome]
     misses: list[MissCount]
-
-    def rank_rows(self) -> list[tuple[str, ...]]:
-        """A table of accuracy by rank, its heading first."""
-        heading = ("layer", "rank / top-k", "rows", "needle selected", "answer right")
-        return [heading] + [
-            (
-                str(b.layer),
-                f"{b.low:g} to {b.high:g}" if b.high is not None else f"above {b.low:g}",
-                str(b.right.samples),
-                b.selected.text(),
-                b.right.text(),
-            )
-            for b in self.ranks
-        ]
-
-    def outcome_rows(self) -> list[tuple[str, ...]]:
-        """A table of forced misses, its heading first."""
-        heading = ("the needle is", "at layers", "answer right", "probability", "change")
-        return [heading] + [
-            (
-                o.name,
-                " ".join(map(str, o.hidden or o.shown)) or "-",
-                o.right.text(),
-                o.probability.text(),
-                o.change.text(),
-            )
-            for o in self.outcomes
-        ]
-
-    def miss_rows(self) -> list[tuple[str, ...]]:
-        """A table of answers by number of missing layers, its heading first."""
-        heading = ("misses", "layers", "samples", "answer right", "lost", "between", "given", "5 / 25 / 50 / 75 / 95 %")
-        return [heading] + [
-            (
-                "forced" if m.forced else "as found",
-                str(m.missed),
-                str(m.samples),
-                m.right.text(),
-                f"{m.lost:.3f}",
-                f"{1 - m.lost - m.given:.3f}",
-                f"{m.given:.3f}",
-                " / ".join(f"{value:.2f}" for value in m.quantiles),
-            )
-            for m in self.misses
-        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ds41.config import ModelConfig
 from ds41.model import Model
-from ds41.probes.fp4_claims import Claim, probe_fp4, trained_claims
-from ds41.probes.main_formats import (
+from ds41.probes.format_comparison import (
     FormatRow,
     PostTrainingRow,
     accuracy_by_length,
     grown_norm_weights,
     training_against_post_hoc,
 )
+from ds41.probes.fp4_claims import Claim, probe_fp4, trained_claims
 from ds41.probes.norm_weights import SourceRow, trained_sources
 from ds41.probes.replay_inputs import Texts
 from ds41.probes.replay_probe import Comparison, compare_runs, probe_positions

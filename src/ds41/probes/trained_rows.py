@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ds41.config import ModelConfig
-from ds41.probes.main_formats import Questions
+from ds41.probes.format_comparison import Questions
 from ds41.probes.needle_rows import NeedleRows
 from ds41.training.corpus import Corpus
 from ds41.training.evaluation import far_enough
@@ -33,7 +33,7 @@ def needle_rows(config: ModelConfig, corpus: Corpus, length: int, count: int, se
 
 
 def questions(config: ModelConfig, corpus: Corpus, length: int, count: int, seed: str = "probe") -> Questions:
-    """The same rows as :class:`ds41.probes.main_formats.Questions`.
+    """The same rows as :class:`ds41.probes.format_comparison.Questions`.
 
     Raises:
         ValueError: rows too short for a needle beyond window and top-k.

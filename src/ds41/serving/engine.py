@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from ds41.cache import CacheError, PagePool
+from ds41.cache.layout import PAGE_TOKENS
 from ds41.decoder_tail import Decoder, check_decoder
 from ds41.dspark import Drafting
 from ds41.model import Model
@@ -81,7 +82,7 @@ class Engine:
                 raise ValueError(f"{name} is {value}; expected 1 or more")
         self.model, self.decoder = model, decoder
         self.max_tokens = model.config.max_position_embeddings if max_tokens is None else max_tokens
-        page_tokens = 64 if store is None else store.layout.page_tokens
+        page_tokens = PAGE_TOKENS if store is None else store.layout.page_tokens
         if pages is None:
             pages = rows * (-(-self.max_tokens // page_tokens) + 1)
         self._pages = PagePool(

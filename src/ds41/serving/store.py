@@ -24,7 +24,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,9 +34,9 @@ from ds41.serving.counters import Counters
 from ds41.serving.keys import PrefixKeys, root_key
 from ds41.serving.store_errors import MissingPrefix, StoreError, StoreFull, from_os_error
 from ds41.serving.store_files import PageFiles
-from ds41.serving.store_pages import NOTHING, Dropped, Page
-from ds41.serving.store_reads import Prefix
-from ds41.serving.store_room import Freed, free_room, held
+from ds41.serving.store_pages import Dropped
+from ds41.serving.store_reads import Prefix, longest
+from ds41.serving.store_room import Freed, Usage, free_room, held, usage
 from ds41.serving.store_schema import FILES_TO_CUT, Index
 from ds41.serving.store_verify import Verified, remove_orphans, verify
 from ds41.serving.store_writes import Put, Stored
@@ -66,27 +65,6 @@ COUNTERS = (
     "refused_puts",
 )
 _HOUR = 3600.0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a store holds: ``tokens`` in ``pages``, and bytes.
-
-    ``page_bytes`` are those of the pages, ``file_bytes`` their files in whole blocks, ``index_bytes`` the database
-    without its log; ``held_bytes``, the last two together, is what counts against ``budget_bytes``.
-    """
-
-    pages: int
-    tokens: int
-    page_bytes: int
-    file_bytes: int
-    index_bytes: int
-    budget_bytes: int
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of page files and index together."""
-        return self.file_bytes + self.index_bytes
 
 
 class PrefixStore:
@@ -160,7 +138,7 @@ class PrefixStore:
         self.counters.add("lookups")
         now = self.clock()
         with self.index.transaction() as database:
-            pages, tokens, expired = self._longest(database, keys, now)
+            pages, tokens, expired = longest(database, self, keys, now)
             pin = None
             if tokens:
                 store_pages.touch(database, pages, now, self.grain_s)
@@ -217,18 +195,7 @@ class PrefixStore:
 
     def usage(self) -> Usage:
         """What the store holds now; all pages are counted, which takes time in a large store."""
-        with self.index.transaction() as database:
-            query = "SELECT tokens, count(*) FROM page WHERE parent IS NOT NULL GROUP BY tokens"
-            counts = database.execute(query).fetchall()
-            (file_bytes,) = database.execute("SELECT bytes FROM total").fetchone()
-        return Usage(
-            pages=sum(count for _, count in counts),
-            tokens=sum(tokens * count for tokens, count in counts),
-            page_bytes=sum(page_bytes.stored_bytes(self.layout, tokens) * count for tokens, count in counts),
-            file_bytes=file_bytes,
-            index_bytes=self.index.database_bytes(),
-            budget_bytes=self.budget_bytes,
-        )
+        return usage(self)
 
     def verify(self) -> Verified:
         """Read everything: remove damaged pages and files that belong to nothing, and say how many.
@@ -244,10 +211,9 @@ class PrefixStore:
     def close(self) -> None:
         """Let go of all pins and close the index; a second time does nothing."""
         if not self.index.closed:
-            with suppress(StoreError):
-                with self.index.transaction() as database:
-                    store_owners.release(database, self.owner)
-                self.cut_files()
+            with suppress(StoreError), self.index.transaction() as database:
+                store_owners.release(database, self.owner)
+            self.cut_files()
         self.index.close()
 
     def __enter__(self) -> PrefixStore:
@@ -259,44 +225,30 @@ class PrefixStore:
     # What follows is for the modules beside this one.
 
     def cut_files(self) -> None:
-        """Do on disk what the index says: cut files whose end was dropped, remove those without pages."""
-        done = []
-        for number, size, pages in self.index.query(FILES_TO_CUT):
-            with suppress(OSError):
-                self.files.cut(number, size if pages else 0)
-                done.append((number, size, pages))
-        if done:
-            with self.index.transaction() as database:
-                for number, size, pages in done:
-                    if pages:
-                        # Others may have dropped more pages by now: those are still to be cut.
-                        database.execute("UPDATE file SET disk = ? WHERE id = ? AND disk > ?", [size, number, size])
-                    else:
-                        database.execute("DELETE FROM file WHERE id = ?", [number])
+        """Do on disk what the index says: cut files whose end was dropped, remove those without pages.
+
+        What cannot be done now is left to the next call, so no caller fails for it.
+        """
+        with suppress(StoreError):
+            done = []
+            for number, size, pages in self.index.query(FILES_TO_CUT):
+                with suppress(OSError):
+                    self.files.cut(number, size if pages else 0)
+                    done.append((number, size, pages))
+            if done:
+                with self.index.transaction() as database:
+                    for number, size, pages in done:
+                        if pages:
+                            # Others may have dropped more pages by now: those are still to be cut.
+                            database.execute("UPDATE file SET disk = ? WHERE id = ? AND disk > ?", [size, number, size])
+                        else:
+                            database.execute("DELETE FROM file WHERE id = ?", [number])
 
     def release(self, pin: int) -> None:
         """Take one pin away; a store that was closed has none."""
         if not self.index.closed:
             with suppress(StoreError), self.index.transaction() as database:
                 store_pages.unpin(database, pin)
-
-    def drop_expired(self, page: Page) -> None:
-        """Remove a page and those after it, unless another reader has used it since it was found."""
-        with suppress(StoreError):
-            with self.index.transaction() as database:
-                dropped = NOTHING
-                if store_pages.last_use(database, page.id) <= self.expired_before(self.clock()):
-                    dropped = store_pages.drop_tree(database, page.id, self.stored_bytes)
-            self.counters.add("expired_pages", dropped.pages)
-            self.cut_files()
-
-    def drop_damaged(self, page: Page) -> None:
-        """Remove a page whose bytes are wrong, and those after it."""
-        with suppress(StoreError):
-            with self.index.transaction() as database:
-                dropped = store_pages.drop_tree(database, page.id, self.stored_bytes)
-            self.counters.add("damaged_pages", dropped.pages)
-            self.cut_files()
 
     def count(self, freed: Freed) -> None:
         """Add what was freed to the counters."""
@@ -317,25 +269,6 @@ class PrefixStore:
         if self.share_tenants:
             root = root_key(self.fingerprint, None)
         return PrefixKeys(root, ids, self.layout.page_tokens)
-
-    def _longest(self, database: sqlite3.Connection, keys: PrefixKeys, now: float) -> tuple[list[Page], int, int]:
-        """Pages of the longest prefix, its tokens, and how many pages were dropped because they had expired."""
-        root = store_pages.root_id(database, keys.at(0))
-        if root is None:
-            return [], 0, 0
-        pages, expired, dropped = store_pages.walk(database, root, keys), self.expired_before(now), NOTHING
-        for number, page in enumerate(pages):
-            if page.used <= expired:
-                dropped = store_pages.drop_tree(database, page.id, self.stored_bytes)
-                pages = pages[:number]
-                break
-        tokens = len(pages) * keys.page_tokens
-        parent = pages[-1].id if pages else root
-        child = store_pages.best_child(database, parent, keys.at(tokens), keys.page_ids(len(pages)), expired)
-        if child:
-            pages.append(child[0])
-            tokens += child[1]
-        return pages, tokens, dropped.pages
 
     def _note_boot(self, database: sqlite3.Connection) -> bool:
         """Whether the machine was started anew since the folder was last opened."""

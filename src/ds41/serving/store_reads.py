@@ -1,4 +1,4 @@
-"""What a look-up finds: a prefix whose pages cannot be evicted while it is open.
+"""Looking a prefix up, and what is found: pages that cannot be evicted while it is open.
 
 Source: ds41's own.
 """
@@ -6,14 +6,19 @@ Source: ds41's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds41.serving import page_bytes
-from ds41.serving.store_pages import Page
+from ds41.serving import page_bytes, store_pages
+from ds41.serving.keys import PrefixKeys
+from ds41.serving.store_errors import StoreError
+from ds41.serving.store_pages import NOTHING, Page
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from ds41.serving.store import PrefixStore
 
 
@@ -45,13 +50,11 @@ class Prefix:
                 if self._pin is None:
                     raise ValueError("the prefix is closed; read its pages before that")
                 if self._store.clock() >= self._expires:
-                    self._store.drop_expired(page)
-                    self._shrink(number)
+                    self._end_expired(number)
                     return
                 stored = reader.read(page.file, page.start, page_bytes.stored_bytes(layout, page.tokens))
                 if stored is None or page_bytes.checksum(page.key, stored) != page.digest:
-                    self._store.drop_damaged(page)
-                    self._shrink(number)
+                    self._end_damaged(number)
                     return
                 self._store.counters.add("pages_read")
                 self._store.counters.add("bytes_read", stored.nbytes)
@@ -69,6 +72,50 @@ class Prefix:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _end_expired(self, number: int) -> None:
+        """End before a page that has expired; it goes, unless another reader has used it since it was found."""
+        store, page = self._store, self._pages[number]
+        self._shrink(number)
+        with suppress(StoreError):
+            with store.index.transaction() as database:
+                dropped = NOTHING
+                if store_pages.last_use(database, page.id) <= store.expired_before(store.clock()):
+                    dropped = store_pages.drop_tree(database, page.id, store.stored_bytes)
+            store.counters.add("expired_pages", dropped.pages)
+            store.cut_files()
+
+    def _end_damaged(self, number: int) -> None:
+        """End before a page whose bytes are wrong, and remove it with those after it."""
+        store, page = self._store, self._pages[number]
+        self._shrink(number)
+        with suppress(StoreError):
+            with store.index.transaction() as database:
+                dropped = store_pages.drop_tree(database, page.id, store.stored_bytes)
+            store.counters.add("damaged_pages", dropped.pages)
+            store.cut_files()
+
     def _shrink(self, pages: int) -> None:
         self._pages = self._pages[:pages]
         self.tokens = min(self.tokens, pages * self._store.layout.page_tokens)
+
+
+def longest(
+    database: sqlite3.Connection, store: PrefixStore, keys: PrefixKeys, now: float
+) -> tuple[list[Page], int, int]:
+    """Pages of the longest stored prefix, its tokens, and how many pages were dropped because they had expired."""
+    root = store_pages.root_id(database, keys.at(0))
+    if root is None:
+        return [], 0, 0
+    pages, expired, dropped = store_pages.walk(database, root, keys), store.expired_before(now), NOTHING
+    for number, page in enumerate(pages):
+        if page.used <= expired:
+            dropped = store_pages.drop_tree(database, page.id, store.stored_bytes)
+            pages = pages[:number]
+            break
+    tokens = len(pages) * keys.page_tokens
+    parent = pages[-1].id if pages else root
+    child = store_pages.best_child(database, parent, keys.at(tokens), keys.page_ids(len(pages)), expired)
+    if child is not None:
+        pages.append(child[0])
+        tokens += child[1]
+    return pages, tokens, dropped.pages

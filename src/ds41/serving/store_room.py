@@ -1,4 +1,7 @@
-"""Room in the store: what it holds, what may go, and what a refusal says."""
+"""Room in the store: what it holds, what may go, and what a refusal says.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,43 @@ if TYPE_CHECKING:
 # A row and its places in three indices, beside the ids of its page.
 ROW_BYTES = 320
 _HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a store holds: ``tokens`` in ``pages``, and bytes.
+
+    ``page_bytes`` are those of the pages, ``file_bytes`` their files in whole blocks, ``index_bytes`` the database
+    without its log; ``held_bytes``, the last two together, is what counts against ``budget_bytes``.
+    """
+
+    pages: int
+    tokens: int
+    page_bytes: int
+    file_bytes: int
+    index_bytes: int
+    budget_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of page files and index together."""
+        return self.file_bytes + self.index_bytes
+
+
+def usage(store: PrefixStore) -> Usage:
+    """What a store holds now, counted page by page."""
+    with store.index.transaction() as database:
+        query = "SELECT tokens, count(*) FROM page WHERE parent IS NOT NULL GROUP BY tokens"
+        counts = database.execute(query).fetchall()
+        file_bytes = held(database)
+    return Usage(
+        pages=sum(count for _, count in counts),
+        tokens=sum(tokens * count for tokens, count in counts),
+        page_bytes=sum(store.stored_bytes(tokens) * count for tokens, count in counts),
+        file_bytes=file_bytes,
+        index_bytes=store.index.database_bytes(),
+        budget_bytes=store.budget_bytes,
+    )
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,7 @@ class Put:
         except BaseException:
             self._abandon(written=True)
             raise
-        # The pages are stored whatever becomes of the files they replace.
-        with suppress(StoreError):
-            self._store.cut_files()
+        self._store.cut_files()
         return stored
 
     def _reserve(self) -> bool:
@@ -159,13 +157,10 @@ class Put:
             # On a full disk the index may have no room to be told until the file is gone.
             with suppress(OSError):
                 store.files.cut(self._file, 0)
-        with suppress(StoreError):
-            with store.index.transaction() as database:
-                store_pages.unpin(database, self._pin)
-                database.execute(
-                    "UPDATE file SET size = 0, owner = NULL WHERE id = ? AND owner IS NOT NULL", [self._file]
-                )
-            store.cut_files()
+        with suppress(StoreError), store.index.transaction() as database:
+            store_pages.unpin(database, self._pin)
+            database.execute("UPDATE file SET size = 0, owner = NULL WHERE id = ? AND owner IS NOT NULL", [self._file])
+        store.cut_files()
 
     def _stored_path(self, database: sqlite3.Connection, parent: int, first: int) -> tuple[list[Page], bool]:
         """What is stored of the ids from page ``first``, which follows ``parent``, on, and whether that is all.

@@ -17,17 +17,17 @@ import torch
 from ds41.dspark import Draw, Proposal
 from ds41.sampling import check_sampling
 from ds41.serving.images import SequenceImages
+from ds41.serving.turn_counts import TurnCounts
 
 if TYPE_CHECKING:
     from ds41.serving.handover import Handover, Takeover
     from ds41.serving.session import Session
 
-Windows = Literal["live", "restored", "replayed", "cold", "handed_over"]
 Finish = Literal["stop", "length", "cancelled", "failed", "handed_over"]
 
 
 @dataclass
-class TurnReport:
+class TurnReport(TurnCounts):
     """What a turn hit, loaded, replayed, computed and stored.
 
     ============================  ==================================================================================
@@ -55,35 +55,15 @@ class TurnReport:
     ============================  ==================================================================================
     """
 
-    context_tokens: int = 0
-    new_tokens: int = 0
-    live_tokens: int = 0
-    resident_tokens: int = 0
-    store_tokens: int = 0
-    store_bytes: int = 0
-    windows: Windows = "cold"
-    window_bytes: int = 0
     handed_tokens: int = 0
     handed_bytes: int = 0
-    replayed_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
     drafted_tokens: int = 0
-    verified_tokens: int = 0
     accepted_tokens: int = 0
-    stored_tokens: int = 0
-    stored_bytes: int = 0
-    kept_window_bytes: int = 0
     refused: str | None = None
     undrafted: str | None = None
     first_token_s: float | None = None
     seconds: float | None = None
     finish: Finish | None = None
-
-    @property
-    def hit_tokens(self) -> int:
-        """Tokens whose entries did not have to be computed, from whichever tier."""
-        return self.live_tokens + self.resident_tokens + self.store_tokens
 
     def as_dict(self) -> dict:
         """All fields, for JSON."""

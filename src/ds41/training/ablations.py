@@ -29,10 +29,9 @@ from ds41.training.serving_conditions import stored_weights
 from ds41.training.tasks import Kind
 from ds41.training.trainer import STATE, Progress, train
 
-# The nano run's step that variants begin from, and what they are adapted on: rows whose needles lie behind window and
-# top-k, then serving conditions.
 START = 500
 """The step of the nano run that variants begin from."""
+# They are adapted on rows whose needles lie behind window and top-k, then on serving conditions.
 _LENGTH, _ROWS = 192, 8
 # A twin's rows, and more of the shortest: looking back has to begin within a few hundred steps.
 _LENGTHS = (64, 96, 128, 192, 192)

@@ -30,7 +30,6 @@ KINDS: dict[Kind, str] = {
 """What a row of each kind holds, in words."""
 LINE = 8
 """Bytes of a needle's line and of a query's."""
-# Where a value's two bytes stand in a line.
 VALUE = (4, 6)
 """Where a value's two bytes stand in a line."""
 _KEY = (1, 2)

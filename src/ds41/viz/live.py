@@ -1,4 +1,7 @@
-"""Explorers that compute in the running kernel. The result stands on the page first; sliders come on top of it."""
+"""Explorers that compute in the running kernel. The result stands on the page first; sliders come on top of it.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,7 @@ class FormatReport:
     floored: float
 
     def diagram(self) -> Diagram:
+        """The report as a figure with a table."""
         name = self.block_format.name
         rows = [
             ("error, relative RMS", f"{100 * self.relative_error:.2f} %"),

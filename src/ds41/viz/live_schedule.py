@@ -2,6 +2,8 @@
 
 A schedule is what a reader would change of a configuration: two halves of equal groups, and records. It becomes a real
 configuration, which the library checks as it checks any other, and the ledger counts that.
+
+Source: ds41's own; :mod:`ds41.ledger`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A prefill of the text, then one decode step of the token that asks. Each selecting layer's indexer says what it chose
 and which pool it chose from; nothing is computed a second time.
+
+Source: ds41's own.
 """
 
 from __future__ import annotations

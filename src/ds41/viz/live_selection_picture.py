@@ -1,4 +1,7 @@
-"""What layers select in a text, as a still picture: a line of tokens for each layer, and the text with its marks."""
+"""What layers select in a text, as a still picture: a line of tokens for each layer, and the text with its marks.
+
+Source: ds41's own.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 import argparse
 
 import pytest
+import serve_clients
 import serve_load
 from hostile import Case, chat
 from running_endpoint import running
@@ -20,8 +21,8 @@ class InProcess:
         self._server, self.keys = server, keys
         self.port, self.url = server.port, f"{server.url}/v1"
 
-    client = serve_load.Server.client
-    counted = serve_load.Server.counted
+    client = serve_clients.Server.client
+    counted = serve_clients.Server.counted
 
     def resident_bytes(self) -> int:
         return 2**20
@@ -38,7 +39,7 @@ class InProcess:
 def measured(backend: ScriptedBackend, monkeypatch) -> tuple[dict, bool]:
     hostile = [Case("no JSON", (400,), b"{"), Case("two answers", (400,), chat(n=2))]
     monkeypatch.setattr(serve_load, "cases", lambda limits: hostile)
-    keys = {tenant: f"{tenant}-0123456789abcdef" for tenant in (*serve_load.TENANTS, serve_load.ALONE)}
+    keys = {tenant: f"{tenant}-0123456789abcdef" for tenant in (*serve_clients.TENANTS, serve_clients.ALONE)}
     with running(backend, ApiKeys(keys.items())) as server:
         return serve_load.measure(InProcess(server, keys), OPTIONS)
 
@@ -51,7 +52,7 @@ def by_ids(request) -> Script:
 def is_first(request) -> bool:
     """Whether it is the first one of the first client's, under load."""
     begin = (0, *ids("User: 0.0 "))
-    return request.tenant != serve_load.ALONE and request.ids[: len(begin)] == begin
+    return request.tenant != serve_clients.ALONE and request.ids[: len(begin)] == begin
 
 
 def test_what_is_right_passes(monkeypatch, capsys):
@@ -75,12 +76,12 @@ def test_answers_that_are_mixed_up_are_seen(monkeypatch, capsys):
 
 
 def test_lost_tokens_are_seen(monkeypatch):
-    read = serve_load._finish
+    read = serve_clients._finish
 
     def loses(done, text, finish, usage):
         read(done, text, finish, usage.model_copy(update={"completion_tokens": usage.completion_tokens - 1}))
 
-    monkeypatch.setattr(serve_load, "_finish", loses)
+    monkeypatch.setattr(serve_clients, "_finish", loses)
     result, good = measured(ScriptedBackend(by_ids), monkeypatch)
     assert not good
     assert result["different"] == []

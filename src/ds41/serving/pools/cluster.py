@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ds41.cache.layout import PAGE_TOKENS
 from ds41.config import ModelConfig
 from ds41.serving.counters import Counters
 from ds41.serving.fairness import FairQueue
@@ -68,7 +69,7 @@ class Cluster:
         plans: Mapping[PoolName, PoolPlan],
         *,
         max_tokens: int,
-        page_tokens: int = 64,
+        page_tokens: int = PAGE_TOKENS,
         most_running: int | None = None,
         most_waiting: int = 256,
         attempts: int = 3,

@@ -26,8 +26,9 @@ from ds41.serving.images import SequenceImages
 from ds41.serving.keys import PrefixKeys, root_key
 from ds41.serving.pools.affinity import Affinity
 from ds41.serving.pools.jobs import DecodeJob, Encoded, Ended, Event, Job, PrefillJob, Started, Tokens, VisionJob
-from ds41.serving.pools.pool import Member, Pool
+from ds41.serving.pools.pool import Pool
 from ds41.serving.pools.requests import Answer, PoolName, Stage, TooLong, WorkerLost
+from ds41.serving.pools.staff import Member
 from ds41.serving.turn import Finish, Sampling
 
 _numbers = count()
@@ -151,17 +152,18 @@ class Course:
         known = {picture: self._route.pictures.get(picture) for picture in pictures}
         new = tuple(picture for picture, vectors in known.items() if vectors is None)
         self._route.counters.add("pictures_known", len(known) - len(new))
-        while new:
-            try:
-                encoded = self._visit("vision", VisionJob(self._id(), new)).vectors
-                break
-            except WorkerLost as error:
-                self._note_loss(str(error))
-        for picture, vectors in zip(new, encoded if new else (), strict=True):
+        for picture, vectors in zip(new, self._encoded(new) if new else (), strict=True):
             known[picture] = vectors
             self._route.pictures.put(picture, vectors)
         self._route.counters.add("pictures_encoded", len(new))
         return [known[picture] for picture in pictures]
+
+    def _encoded(self, pictures: tuple[bytes, ...]) -> tuple[torch.Tensor, ...]:
+        while True:
+            try:
+                return self._visit("vision", VisionJob(self._id(), pictures)).vectors
+            except WorkerLost as error:
+                self._note_loss(str(error))
 
     def _visit(self, name: PoolName, job: Job, keys: PrefixKeys | None = None) -> Encoded | Ended:
         """Do a job on some worker of a pool and give back its last event; tokens go to the answer as they come."""

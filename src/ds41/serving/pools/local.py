@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ds41.cache import PageLayout
+from ds41.cache.layout import PAGE_TOKENS
 from ds41.decoder_tail import Decoder
 from ds41.dspark import Drafting
 from ds41.model import Model
@@ -103,6 +103,6 @@ def local_cluster(
     }
     if vision is not None:
         plans["vision"] = PoolPlan(lambda name: VisionWorker(name, vision), sizes.vision, slots=1)
-    page_tokens = PageLayout.of(model.config).page_tokens if store is None else store.layout.page_tokens
+    page_tokens = PAGE_TOKENS if store is None else store.layout.page_tokens
     tiers = {name: tier.counters for name, tier in (("store", store), ("windows", pool)) if tier is not None}
     return Cluster(model.config, plans, max_tokens=options.max_tokens, page_tokens=page_tokens, tiers=tiers, **limits)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 
-from ds41.cache import PageLayout
+from ds41.cache.layout import PAGE_TOKENS, PageLayout
 from ds41.checkpoint import load_checkpoint
 from ds41.config import ModelConfig
 from ds41.dspark import Drafting, load_drafter
@@ -35,7 +35,7 @@ class StorePlace:
     folder: str
     budget_bytes: int
     guaranteed_s: float = 72 * 3600.0
-    page_tokens: int = 64
+    page_tokens: int = PAGE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class WorkerRecipe:
     @property
     def page_tokens(self) -> int:
         """Tokens of a page in the workers' caches, the store's where there is one."""
-        return 64 if self.store is None else self.store.page_tokens
+        return PAGE_TOKENS if self.store is None else self.store.page_tokens
 
     def prefill(self, name: str) -> PrefillWorker:
         """A worker that reads prompts."""

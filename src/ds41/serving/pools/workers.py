@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from ds41.serving.engine import Engine
-from ds41.serving.handover import Takeover
+from ds41.serving.handover import Fetch, Takeover
 from ds41.serving.pools.driver import EngineDriver
 from ds41.serving.pools.jobs import DecodeJob, Encoded, Event, PrefillJob, VisionJob
 from ds41.serving.pools.requests import WorkerLost
+from ds41.serving.turn import Turn
 from ds41.vision import Vision, load_image, patches_of
-
-Fetch = Callable[[object], torch.Tensor]
 
 
 class VisionWorker:
@@ -58,8 +57,8 @@ class VisionWorker:
             raise WorkerLost(f"worker {self.name} was closed")
 
 
-class PrefillWorker:
-    """Reads prompts, over the tiers of its engine, up to the first token of the answer."""
+class _EngineWorker:
+    """A worker whose jobs are turns of an engine of its own."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name, self._driver = name, EngineDriver(engine, name)
@@ -68,16 +67,6 @@ class PrefillWorker:
     def alive(self) -> bool:
         return self._driver.alive
 
-    def run(self, job: PrefillJob) -> Iterator[Event]:
-        """Read a prompt; the last event brings the handover, unless the answer ends with its first token."""
-
-        def enqueue(engine: Engine):
-            return engine.read(
-                job.tenant, job.ids, job.sampling, job.image_vectors, hit_limit=job.hit_limit, given=job.given
-            )
-
-        return self._driver.run(job.id, enqueue)
-
     def cancel(self, job_id: str) -> None:
         self._driver.cancel(job_id)
 
@@ -86,7 +75,21 @@ class PrefillWorker:
         self._driver.close()
 
 
-class DecodeWorker:
+class PrefillWorker(_EngineWorker):
+    """Reads prompts, over the tiers of its engine, up to the first token of the answer."""
+
+    def run(self, job: PrefillJob) -> Iterator[Event]:
+        """Read a prompt; the last event brings the handover, unless the answer ends with its first token."""
+
+        def enqueue(engine: Engine) -> Turn:
+            return engine.read(
+                job.tenant, job.ids, job.sampling, job.image_vectors, hit_limit=job.hit_limit, given=job.given
+            )
+
+        return self._driver.run(job.id, enqueue)
+
+
+class DecodeWorker(_EngineWorker):
     """Goes on with turns whose prompts have been read.
 
     Args:
@@ -94,19 +97,9 @@ class DecodeWorker:
     """
 
     def __init__(self, name: str, engine: Engine, fetch: Fetch = lambda chunk: chunk) -> None:
-        self.name, self._fetch, self._driver = name, fetch, EngineDriver(engine, name)
-
-    @property
-    def alive(self) -> bool:
-        return self._driver.alive
+        super().__init__(name, engine)
+        self._fetch = fetch
 
     def run(self, job: DecodeJob) -> Iterator[Event]:
         """Answer; tokens that were given out before do not come again."""
         return self._driver.run(job.id, lambda engine: engine.take_over(Takeover(job.handover, self._fetch, job.given)))
-
-    def cancel(self, job_id: str) -> None:
-        self._driver.cancel(job_id)
-
-    def close(self) -> None:
-        """End at once; what still runs is lost."""
-        self._driver.close()

@@ -5,10 +5,11 @@ from importlib import import_module
 # A module is imported when one of its names is asked for.
 _MODULES = {
     "cluster": ("Pools", "TierSpec", "simulate"),
-    "costs": ("Costs", "Finished", "Line", "MeasuredCosts", "RooflineCosts", "Started", "StepWork"),
+    "costs": ("Costs", "Finished", "MeasuredCosts", "RooflineCosts", "Started", "StepWork"),
     "drafts": ("Drafts", "survival_of"),
-    "report": ("Report", "Span", "TurnRecord"),
     "jobs": ("EngineSpec",),
+    "line": ("Line",),
+    "report": ("Report", "Span", "TurnRecord"),
     "workload": ("Pauses", "SessionPlan", "TurnPlan", "agent_sessions", "poisson_arrivals", "sessions_of"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

@@ -18,7 +18,7 @@ from ds41 import flops, roofline, weights
 from ds41.config import ModelConfig
 from ds41.replay import exact_replay_tokens
 from ds41.roofline import DEVICES
-from ds41.serving.simulation.nodes import OURS, assumed
+from ds41.serving.simulation.nodes import OURS, assumed, card_weight_bytes_read
 from ds41.serving.simulation.sensitivity import Sensitivity, one_at_a_time
 from ds41.systems import system
 
@@ -94,8 +94,7 @@ def break_even(prices: ReplayPrices | None = None) -> list[BreakEven]:
     ours, theirs = system(OURS), system(_V4)
     rows = []
     for way in WAYS:
-        seconds = replay_seconds(config, config.sliding_window, prices, way, encoder=True)
-        rows.append(_row("V4.1 bounded", way, config.sliding_window, ours.window_bytes, seconds, prices))
+        rows.append(_bounded(way, prices))
     for way in WAYS:
         tokens = exact_replay_tokens(config)
         seconds = replay_seconds(config, tokens, prices, way, encoder=False)
@@ -113,7 +112,7 @@ def break_even(prices: ReplayPrices | None = None) -> list[BreakEven]:
 
 def break_even_sensitivity(way: Way = "alone", prices: ReplayPrices | None = None) -> list[Sensitivity]:
     """What each assumption does to the pause at which V4.1's bounded replay stops paying."""
-    prices, config = prices or ReplayPrices(), ModelConfig.flash()
+    prices = prices or ReplayPrices()
     changes = {
         "dram_gb_hour": (prices.dram_gb_hour / 4, prices.dram_gb_hour * 4),
         "device_second": (prices.device_second / 4, prices.device_second * 4),
@@ -125,22 +124,15 @@ def break_even_sensitivity(way: Way = "alone", prices: ReplayPrices | None = Non
     }
 
     def pause(**changed: object) -> float:
-        new = replace(prices, **changed)
-        seconds = replay_seconds(config, config.sliding_window, new, way, encoder=True)
-        return _row("", way, config.sliding_window, system(OURS).window_bytes, seconds, new).pause_s
+        return _bounded(way, replace(prices, **changed)).pause_s
 
     return one_at_a_time(pause, {name: getattr(prices, name) for name in changes}, changes)
 
 
 def load_curve(loads: Iterable[float], way: Way = "alone", prices: ReplayPrices | None = None) -> list[BreakEven]:
     """V4.1's bounded replay at several loads of the prefill pool."""
-    prices, config = prices or ReplayPrices(), ModelConfig.flash()
-    rows = []
-    for load in loads:
-        new = replace(prices, load=load)
-        seconds = replay_seconds(config, config.sliding_window, new, way, encoder=True)
-        rows.append(_row("V4.1 bounded", way, config.sliding_window, system(OURS).window_bytes, seconds, new))
-    return rows
+    prices = prices or ReplayPrices()
+    return [_bounded(way, replace(prices, load=load)) for load in loads]
 
 
 @dataclass(frozen=True)
@@ -190,12 +182,8 @@ def v4_replay_tokens() -> int:
 
 def _v4_seconds(tokens: int, prices: ReplayPrices, way: Way) -> float:
     """By the parameters on V4-Flash's card; attention is left out, which favours it."""
-    theirs, guess = system(_V4), assumed()[_V4]
-    experts = (theirs.total_parameters - theirs.active_parameters) / (1 - guess.picked)
-    read = {}
-    for count in (1, prices.batch):
-        fed = 1 - (1 - guess.picked) ** (count * tokens)
-        read[count] = (theirs.total_parameters - experts + experts * fed) * guess.parameter_bytes
+    theirs, parameter_bytes = system(_V4), assumed()[_V4].parameter_bytes
+    read = {count: card_weight_bytes_read(theirs, count * tokens, parameter_bytes) for count in (1, prices.batch)}
     return _seconds(2 * theirs.active_parameters * tokens, read, prices, way)
 
 
@@ -213,6 +201,13 @@ def _seconds(operations: float, read: dict[int, float], prices: ReplayPrices, wa
         devices=prices.devices,
     )
     return bound.seconds * prices.devices / prices.efficiency / count
+
+
+def _bounded(way: Way, prices: ReplayPrices) -> BreakEven:
+    """V4.1's bounded replay."""
+    config = ModelConfig.flash()
+    seconds = replay_seconds(config, config.sliding_window, prices, way, encoder=True)
+    return _row("V4.1 bounded", way, config.sliding_window, system(OURS).window_bytes, seconds, prices)
 
 
 def _row(model: str, way: str, tokens: int, nbytes: int, device_s: float, prices: ReplayPrices) -> BreakEven:

@@ -94,8 +94,7 @@ def simulate(
         until_s: end then, with the turns that run left unfinished; None for when nobody comes any more.
 
     Raises:
-        ValueError: a session that is longer than a worker's rows, two of one name, or
-            none at all.
+        ValueError: a session that is longer than a worker's rows, two of one name, or none at all.
     """
     cluster = _Cluster(simpy.Environment(), spec, costs, tiers or TierSpec(), pools or Pools(), decode_spec, drafts)
     return cluster.run(sessions, watch, until_s)
@@ -158,7 +157,7 @@ class _Cluster:
         env, tokens = self.env, 0
         yield env.timeout(plan.arrives_s)
         for number, turn in enumerate(plan.turns):
-            record = TurnRecord(plan.name, number, env.now, new_tokens=turn.prompt)
+            record = TurnRecord(session=plan.name, turn=number, arrived_s=env.now, new_tokens=turn.prompt)
             self.records.append(record)
             yield from self._encode(plan, number, turn)
             worker = self._route(self.readers, plan.name)

@@ -11,7 +11,7 @@ from functools import cached_property
 import simpy
 
 from ds41 import ledger
-from ds41.cache import PageLayout
+from ds41.cache.layout import PAGE_TOKENS, PageLayout
 from ds41.config import ModelConfig
 from ds41.decoder_tail import Decoder, check_decoder
 from ds41.replay import ShortHits, plan_replay
@@ -34,7 +34,7 @@ class EngineSpec:
     max_tokens: int
     rows: int = 8
     pages: int | None = None
-    page_tokens: int = 64
+    page_tokens: int = PAGE_TOKENS
     step_tokens: int = 512
     decoder: Decoder = "bounded"
     short_hits: ShortHits = "recompute"

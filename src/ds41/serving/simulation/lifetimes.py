@@ -8,7 +8,7 @@ Source: report section 3.2.1 for the lifetimes; the comparison is ds41's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -77,14 +77,13 @@ def store_lifetimes(
     currency: str = "CNY",
 ) -> list[Lifetime]:
     """The prefix store with each lifetime since the last use, 0 for none at all. A token not found costs the miss."""
-    tiers, prices = tiers or TierSpec(), PRICES[currency]
-    reports = [simulate(sessions, spec, costs, _stored(tiers, lifetime), watch=0) for lifetime in lifetimes_s]
-    without = simulate(sessions, spec, costs, _stored(tiers, 0.0), watch=0)
-    rate = float(prices.miss - prices.hit) / 1e6
-    return [
-        _row(report, without, costs, lifetime, "store", currency, rate, "hit_tokens", 1)
-        for lifetime, report in zip(lifetimes_s, reports, strict=True)
-    ]
+    prices, base = PRICES[currency], tiers or TierSpec()
+
+    def run(lifetime_s: float) -> Report:
+        return simulate(sessions, spec, costs, _stored(base, lifetime_s), watch=0)
+
+    worth = _Worth("store", "hit_tokens", 1, float(prices.miss - prices.hit) / 1e6, currency)
+    return _compare(run, lifetimes_s, costs, worth)
 
 
 def window_lifetimes(
@@ -96,16 +95,13 @@ def window_lifetimes(
     currency: str = "CNY",
 ) -> list[Lifetime]:
     """The window pool with each lifetime. A token that is replayed counts as a miss, though nobody is billed for it."""
-    tiers, prices = tiers or TierSpec(), PRICES[currency]
-    reports = [
-        simulate(sessions, spec, costs, replace(tiers, window_lifetime_s=lifetime), watch=0) for lifetime in lifetimes_s
-    ]
-    without = simulate(sessions, spec, costs, replace(tiers, window_lifetime_s=0.0), watch=0)
-    rate = float(prices.miss) / 1e6
-    return [
-        _row(report, without, costs, lifetime, "windows", currency, rate, "replayed_tokens", -1)
-        for lifetime, report in zip(lifetimes_s, reports, strict=True)
-    ]
+    prices, base = PRICES[currency], tiers or TierSpec()
+
+    def run(lifetime_s: float) -> Report:
+        return simulate(sessions, spec, costs, replace(base, window_lifetime_s=lifetime_s), watch=0)
+
+    worth = _Worth("windows", "replayed_tokens", -1, float(prices.miss) / 1e6, currency)
+    return _compare(run, lifetimes_s, costs, worth)
 
 
 def lifetime_sensitivity(
@@ -148,21 +144,30 @@ def _stored(tiers: TierSpec, lifetime_s: float) -> TierSpec:
     return replace(tiers, store=True, store_guaranteed_s=lifetime_s, store_expires_s=lifetime_s)
 
 
-def _row(
-    report: Report,
-    without: Report,
-    costs: RooflineCosts,
-    lifetime_s: float,
-    tier: str,
-    currency: str,
-    rate: float,
-    priced: str,
-    sign: int,
-) -> Lifetime:
+@dataclass(frozen=True)
+class _Worth:
+    """How a tier's saving is priced: ``count`` of a report, more of it (sign 1) or less (-1), at ``rate`` a token."""
+
+    tier: str
+    count: str
+    sign: int
+    rate: float
+    currency: str
+
+
+def _compare(
+    run: Callable[[float], Report], lifetimes_s: Sequence[float], costs: RooflineCosts, worth: _Worth
+) -> list[Lifetime]:
+    """A row for each lifetime, against a tier that keeps nothing."""
+    without = run(0.0)
+    return [_row(run(lifetime), without, costs, lifetime, worth) for lifetime in lifetimes_s]
+
+
+def _row(report: Report, without: Report, costs: RooflineCosts, lifetime_s: float, worth: _Worth) -> Lifetime:
     def busy(one: Report) -> float:
         return costs.devices * sum(pool.busy_s for pool in one.pools)
 
-    level, windows = report.levels.get(tier), report.windows()
+    level, windows = report.levels.get(worth.tier), report.windows()
     return Lifetime(
         lifetime_s=lifetime_s,
         turns=len(report.served),
@@ -175,6 +180,6 @@ def _row(
         saved_s=busy(without) - busy(report),
         gb_hours=(level.byte_seconds + level.to_come) / 1e9 / _HOUR if level else 0.0,
         peak_bytes=level.peak if level else 0,
-        saved_price=sign * (report.total(priced) - without.total(priced)) * rate,
-        currency=currency,
+        saved_price=worth.sign * (report.total(worth.count) - without.total(worth.count)) * worth.rate,
+        currency=worth.currency,
     )

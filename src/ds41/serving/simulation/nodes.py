@@ -147,16 +147,6 @@ def sessions_per_node(
 def node_sensitivity(key: str, device: str = "H200", question: NodeQuestion | None = None) -> list[Sensitivity]:
     """What each assumption does to the sessions that may be open."""
     base = question or NodeQuestion()
-    names = (
-        "tokens",
-        "tokens_per_s",
-        "duty",
-        "efficiency",
-        "reserve",
-        "host_bytes",
-        "load_bytes_per_s",
-        "answer_tokens",
-    )
     changes = {
         "tokens": (base.tokens // 8, base.tokens // 2),
         "tokens_per_s": (base.tokens_per_s / 2, base.tokens_per_s * 2),
@@ -167,7 +157,7 @@ def node_sensitivity(key: str, device: str = "H200", question: NodeQuestion | No
         "load_bytes_per_s": (base.load_bytes_per_s / 4, base.load_bytes_per_s * 4),
         "answer_tokens": (base.answer_tokens // 5, base.answer_tokens * 5),
     }
-    arguments: dict[str, object] = {name: getattr(base, name) for name in names}
+    arguments: dict[str, object] = {name: getattr(base, name) for name in changes}
     if key != OURS:
         arguments["parameter_bytes"] = assumed()[key].parameter_bytes
         changes["parameter_bytes"] = (0.5, 1.0)
@@ -191,7 +181,7 @@ def step_seconds(kept: System, device: Device, batch: int, question: NodeQuestio
     else:
         bound = roofline.step(
             kv_bytes=batch * kept.bytes_read(question.tokens),
-            weight_bytes=_read_weights(kept, batch, question),
+            weight_bytes=card_weight_bytes_read(kept, batch, _parameter_bytes(kept, question)),
             low_precision_flops=2 * batch * kept.active_parameters,
             half_flops=0,
             device=device,
@@ -211,18 +201,23 @@ def weight_bytes(kept: System, question: NodeQuestion) -> float:
     return kept.total_parameters * _parameter_bytes(kept, question)
 
 
+def card_weight_bytes_read(kept: System, tokens: int, parameter_bytes: float) -> float:
+    """Bytes of weights that a step of ``tokens`` tokens reads, from the total and active parameters on a model's card.
+
+    The counterpart of :func:`ds41.weights.read_per_step`, for models whose weights are not described here.
+
+    Raises:
+        KeyError: nothing is assumed of the model.
+    """
+    picked = assumed()[kept.key].picked
+    experts = (kept.total_parameters - kept.active_parameters) / (1 - picked)
+    return (kept.total_parameters - experts + experts * (1 - (1 - picked) ** tokens)) * parameter_bytes
+
+
 def _parameter_bytes(kept: System, question: NodeQuestion) -> float:
     if kept.key not in assumed() or kept.total_parameters is None:
         raise ValueError(f"nothing is known of the weights of {kept.key!r}; expected one of {', '.join(NODE_SYSTEMS)}")
     return question.parameter_bytes or assumed()[kept.key].parameter_bytes
-
-
-def _read_weights(kept: System, batch: int, question: NodeQuestion) -> float:
-    """As :func:`ds41.weights.read_per_step`, from total and active parameters."""
-    picked = assumed()[kept.key].picked
-    experts = (kept.total_parameters - kept.active_parameters) / (1 - picked)
-    read = kept.total_parameters - experts + experts * (1 - (1 - picked) ** batch)
-    return read * _parameter_bytes(kept, question)
 
 
 def _node(kept: System, device: Device, question: NodeQuestion) -> NodeSessions:

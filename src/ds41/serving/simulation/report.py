@@ -5,54 +5,36 @@ Source: ds41's own.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from ds41.serving.simulation.tiers import Level
+from ds41.serving.turn_counts import TurnCounts
 
 Where = Literal["queue", "encoder", "prefill", "transfer", "decode", "engine", "row", "windows", "store"]
 WINDOWS = ("live", "restored", "replayed", "cold")
 
 
-@dataclass
-class TurnRecord:
+@dataclass(kw_only=True)
+class TurnRecord(TurnCounts):
     """One turn; the counts are those of :class:`ds41.serving.TurnReport`, the times are the simulation's seconds.
 
-    first_token_s: from the arrival. waited_s: in queues, for a row. seconds: from the arrival to the end.
-    finish: "length", "refused" where a queue was full, None while it runs.
+    transfer_bytes: that went from prefill to decode. first_token_s: from the arrival. waited_s: in queues, for a row.
+    seconds: from the arrival to the end. finish: "length", "refused" where a queue was full, None while it runs.
     """
 
     session: str
     turn: int
     arrived_s: float
-    context_tokens: int = 0
-    new_tokens: int = 0
-    live_tokens: int = 0
-    resident_tokens: int = 0
-    store_tokens: int = 0
-    store_bytes: int = 0
-    windows: str = "cold"
-    window_bytes: int = 0
-    replayed_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    verified_tokens: int = 0
-    stored_tokens: int = 0
-    stored_bytes: int = 0
-    kept_window_bytes: int = 0
     transfer_bytes: int = 0
     store_refused: bool = False
     waited_s: float = 0.0
     first_token_s: float | None = None
     seconds: float | None = None
     finish: str | None = None
-
-    @property
-    def hit_tokens(self) -> int:
-        """Tokens whose entries did not have to be computed, from whichever tier."""
-        return self.live_tokens + self.resident_tokens + self.store_tokens
 
 
 @dataclass(frozen=True)
@@ -177,7 +159,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; expected more than 0 and at most 1")
     ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * share // 1).__int__() - 1)] if ordered else 0.0
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else 0.0
 
 
 def thinned(points: Sequence[tuple[float, int]], most: int) -> list[tuple[float, int]]:
