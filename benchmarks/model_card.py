@@ -22,7 +22,7 @@ from ds41.probes.estimates import plain_values
 from ds41.training.card import card_rows, measure_card
 from ds41.training.corpus import standard_library
 from ds41.training.run_log import LOG, read_log
-from ds41.training.trainer import STATE
+from ds41.training.run_state import STATE
 
 _CURVE = ("text", "answers", "alignment", "rate", "seconds", "tokens")
 

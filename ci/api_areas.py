@@ -230,6 +230,7 @@ AREAS = (
             "ds41.training.stream",
             "ds41.training.recipe",
             "ds41.training.trainer",
+            "ds41.training.run_state",
             "ds41.training.distributed",
             "ds41.training.run_log",
             "ds41.training.muon",

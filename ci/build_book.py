@@ -23,6 +23,7 @@ from urllib.parse import urlparse
 
 import back_pages
 import glossary_links
+import nbformat
 import notebook_results as results
 import page_cards
 import page_figures
@@ -89,19 +90,37 @@ def stage(project: Project) -> Path:
     config = dict(project.config)
     config["html"] = config.get("html", {}) | {"baseurl": site_address(project.repository_url)}
     (folder / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    clear_landing_page(folder, project)
     back_pages.fill(folder, project)
     glossary_links.link(folder, project)
     return folder
 
 
+def clear_landing_page(folder: Path, project: Project) -> None:
+    """The landing page opens with its figure: nothing on it depends on the machine, so its set-up is not shown."""
+    landing = project.page(project.page_names[0])
+    if landing not in project.chapters:
+        return
+    staged = folder / landing.relative_to(project.root)
+    notebook = nbformat.read(staged, as_version=4)
+    for cell in notebook.cells:
+        if cell.id in ("colab", "parameters"):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "remove-cell"]
+    nbformat.write(notebook, staged)
+
+
 def mend(page: str) -> str:
-    """A built page without three faults of the tools.
+    """A built page without four faults of the tools.
 
     docutils gives bibliographies roles that are deprecated. MyST-NB names every fold alike, whatever it says.
+    The theme does not name the folds of its table of contents.
     Sphinx loads MathJax on the front page whenever any page that it leads to has a formula.
     """
     page = page.replace('role="doc-biblioentry"', 'role="listitem"')
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    page = page.replace(
+        '<summary><span class="toctree-toggle"', '<summary aria-label="Subpages"><span class="toctree-toggle"'
+    )
     if 'class="math ' not in page:
         page = re.sub(r"\s*<script>window\.MathJax = .*?</script>", "", page)
         page = re.sub(r'\s*<script[^>]* src="[^"]*mathjax[^"]*"></script>', "", page)

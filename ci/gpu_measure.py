@@ -77,7 +77,10 @@ class Measurements:
         return [asdict(row) for row in rows]
 
     def kernels(self) -> dict:
-        """Every kernel of a decode step: its difference from the reference, its time beside its floor and torch's."""
+        """Every kernel of a decode step: its difference from the reference, its time beside its floor and torch's.
+
+        The step's tokens, sequences and type go into the report as its shape.
+        """
         import torch
         from kernel_cases import cases, differences
 

@@ -17,6 +17,8 @@ from project import Project, ProjectError
 
 MAX_CODE_LINES = 40
 MAX_FRAGMENTS = 5
+# Calls of `viz` whose result is what the reader sees.
+SHOWN = {"show", "summary_row", "table", "byte_bars", "generation_bars"}
 PARAMETER_DEFAULTS = {"SCALE": "full", "DEVICE": "auto"}
 NUMBERED = re.compile(r"[0-9]{2}-")
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(")
@@ -56,6 +58,7 @@ def source_faults(path: Path, project: Project) -> list[str]:
         *_parameter_faults(notebook),
         *_image_faults(notebook),
         *_length_faults(notebook),
+        *_lost_figure_faults(notebook),
     ]
     if NUMBERED.match(path.stem):
         faults += _summary_faults(notebook)
@@ -181,6 +184,22 @@ def _length_faults(notebook: NotebookNode) -> Iterator[str]:
         lines = cell.source.count("\n") + 1
         if cell.cell_type == "code" and lines > MAX_CODE_LINES:
             yield f"cell {cell.id!r} has {lines} lines, over {MAX_CODE_LINES}: its readers must scroll"
+
+
+def _lost_figure_faults(notebook: NotebookNode) -> Iterator[str]:
+    """A cell shows its last expression alone, so a figure that a statement follows is drawn for nobody."""
+    for cell in notebook.cells:
+        if cell.cell_type != "code" or cell.source.lstrip().startswith(("%", "!")):
+            continue
+        try:
+            statements = ast.parse(cell.source).body
+        except SyntaxError:
+            continue
+        for statement in statements[:-1]:
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="viz"), attr=name))):
+                    if name in SHOWN:
+                        yield f"cell {cell.id!r} has viz.{name}(...) before its last statement: nobody sees it"
 
 
 def _summary_faults(notebook: NotebookNode) -> Iterator[str]:

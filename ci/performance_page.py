@@ -1,4 +1,4 @@
-"""The page of measured performance: every file of benchmarks/results/ becomes tables when the book is staged.
+"""The page of measured results: every file of benchmarks/results/ becomes tables when the book is staged.
 
 `book/performance.md` says in its own words what was compared and writes `{{ results.KIND }}` where the tables of a kind
 of file belong. A kind without a file says so there. A file without a kind, or without its place on the page, stops the

@@ -41,12 +41,15 @@ def printed(show: Callable[..., None], *arguments: object, title: str | None = N
 
 
 def _table(title: str, header: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
-    """header: each column's name, and whether it holds numbers, which are right-aligned."""
+    """header: each column's name, and whether it holds numbers, which are right-aligned.
+
+    The names of columns and rows are what a screen reader says of a cell, so none of them is left empty.
+    """
     from ds41.viz.tables import Table
 
-    names = tuple(name for name, _ in header)
+    names = tuple(name or "quantity" for name, _ in header)
     numeric = tuple(i for i, (_, right) in enumerate(header) if right)
-    return Table(title, names, tuple(tuple(row) for row in rows), numeric)
+    return Table(title, names, tuple((first or "–", *others) for first, *others in rows), numeric)
 
 
 def _columns(words: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, bool]]:
@@ -201,8 +204,8 @@ def million(record: dict[str, Any]) -> Iterator[Table | str]:
     held, predicted = record["page_bytes"], ledger.global_bytes(ModelConfig.flash(), last)
     yield (
         f"At {last:,} tokens the indexer of a Full layer does {indexer:.2f} times the work of a Reindex layer. A Full "
-        f"layer takes {times[0]:.2f} times as long as at {first:,}, a Reindex layer {times[1]:.2f} times. The pages hold "
-        f"{held:,} bytes, {held / predicted:.4f} of what the ledger predicts."
+        f"layer takes {times[0]:.2f} times as long as at {first:,}, a Reindex layer {times[1]:.2f} times. The pages "
+        f"hold {held:,} bytes, {held / predicted:.4f} of what the ledger predicts."
     )
 
 
@@ -260,7 +263,7 @@ def serve_load(record: dict[str, Any]) -> Iterator[Table]:
         ("hostile requests, with another status than right", f"{len(record['hostile'])}, {wrong}"),
         ("exit status", f"{record['status']}"),
     ]
-    yield _table("ds41 serve under load", [("what", False), ("value", True)], rows)
+    yield _table("ds41 serve under load", [("quantity", False), ("value", True)], rows)
 
 
 def _percentiles(what: str, seconds: Sequence[float]) -> list[tuple[str, str]]:

@@ -72,7 +72,8 @@ def imports(code: str) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             module = modules[node.value.id]
-            if f"{module}.{node.attr}" not in all_modules():
+            # Names such as __file__ are Python's own.
+            if f"{module}.{node.attr}" not in all_modules() and not node.attr.startswith("__"):
                 yield module, node.attr
 
 

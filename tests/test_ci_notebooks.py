@@ -73,6 +73,7 @@ markdown, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
         (insert(3, markdown('<img src="a.png" alt="">', id="picture")), "without alt text"),
         (insert(3, markdown("```{figure} a.png\n:width: 3\nCaption\n```", id="picture")), "without alt text"),
         (set_source("step-1", "x = 1\n" * 41), "'step-1' has 42 lines, over 40"),
+        (set_source("step-1", "viz.table('a', (), ())\nx = 1"), "viz.table(...) before its last statement"),
         (lambda n: cell(n, "summary").__setitem__("id", "end"), "has no cell with the id 'summary'"),
         (set_source("summary", "text"), "'summary' does not open a section"),
         (lambda n: n.cells.append(markdown("## More", id="more")), "'more' opens a section after the summary"),

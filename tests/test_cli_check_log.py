@@ -56,7 +56,7 @@ def test_a_wider_tolerance_and_another_storage(capsys, log_file):
     assert run(capsys, path, "--tolerance", "48")[0] == 0
     status, out, _ = run(capsys, path, "--storage", "mxfp8", "--config", FLAT_FILE)
     assert status == 1
-    assert "1,490 bytes a token (MXFP8 entries, MXFP4 keys; asked for)" in out
+    assert "1,490 bytes a token (MXFP8 records, MXFP4 keys; asked for)" in out
 
 
 def test_the_json_object(capsys, log_file):

@@ -19,7 +19,7 @@ def test_counterfactuals():
         "no cross-layer sharing": 10_324,
         "no compression along the sequence": 1_424,
         "V4's formats": 1_630,
-        "main entries in MXFP8": 1_490,
+        "main records in MXFP8": 1_490,
         "everything in BF16": 3_200,
         "V4-Flash's layer plan in these formats": 1_914,
         "none of the three": 38 * 1_280,
@@ -40,7 +40,7 @@ def test_engines():
         "TensorRT-LLM": 890,
         "SGLang on B200 (v41_fp4)": 890,
         "vLLM on SM100, default": 1_490,
-        "FP8 entries and FP8 keys": 1_650,
+        "FP8 records and FP8 keys": 1_650,
         "vLLM elsewhere": 1_790,
         "released inference code": 3_200,
         "Ascend A2/A3": 4_096 + 325,
@@ -55,7 +55,7 @@ def test_formulas_evaluate_to_their_bytes():
 
 def test_levers_multiply_to_the_whole_in_both_orders():
     formats_first, plan_first = levers(FLASH)
-    assert [lever.name for lever in formats_first] == ["FP4 entries", "sharing and ratios"]
+    assert [lever.name for lever in formats_first] == ["FP4 records", "sharing and ratios"]
     assert [lever.after for lever in formats_first] == [1_914, 890]
     assert [lever.after for lever in plan_first] == [1_630, 890]
     for first, second in (formats_first, plan_first):

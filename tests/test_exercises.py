@@ -402,7 +402,7 @@ WRONG = [
     ("10.2", 1, "bytes of a row"),
     ("10.3", 0.5, "Give the function itself"),
     ("10.3", lambda target, drafter: 1, "it gives no number and list"),
-    ("10.3", lambda target, drafter: (1.0, target), "Draft x comes up p_d(x)"),
+    ("10.3", lambda target, drafter: (1.0, target), "Draft x comes up q(x)"),
     ("10.3", lambda target, drafter: (stand_and_replace(target, drafter)[0], target), "more of than the drafter"),
     ("10.3", lambda target, drafter: (stand_and_replace(target, drafter)[0], [0.0] * len(target)), "sum to 0"),
     ("10.4", 5, "What is a millisecond worth"),
@@ -530,9 +530,9 @@ WRONG = [
     ("15.3", 0.5, "does not fall to zero"),
     ("15.3", 0.1, "to a tenth of it"),
     ("15.4", 4, "the function itself"),
-    ("15.4", lambda first, tokens: tokens / 2, "tokens 2e and 2e + 1"),
-    ("15.4", lambda first, tokens: entries_touched(first, tokens, last=0), "tokens 2e and 2e + 1"),
-    ("15.4", lambda first, tokens: entries_touched(first, tokens, ratio=1), "tokens 2e and 2e + 1"),
+    ("15.4", lambda first, tokens: tokens / 2, "tokens 2j and 2j + 1"),
+    ("15.4", lambda first, tokens: entries_touched(first, tokens, last=0), "tokens 2j and 2j + 1"),
+    ("15.4", lambda first, tokens: entries_touched(first, tokens, ratio=1), "tokens 2j and 2j + 1"),
 ]
 
 

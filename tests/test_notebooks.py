@@ -46,11 +46,11 @@ def test_a_trip_through_text_changes_nothing(name):
 
 
 def test_the_address_stands_in_one_place():
-    """Beside _config.yml it stands in the chapters' first code cell, which is derived from there."""
+    """Beside _config.yml it stands in what is derived from there, or held against it: first cells, project urls."""
     address = HERE.repository_url.removeprefix("https://")
     holders = {path for path in tracked() if address.encode() in path.read_bytes()}
     chapters = {HERE.root / f"{name}.ipynb" for name in CHAPTERS}
-    assert holders == {HERE.root / "_config.yml", *chapters}
+    assert holders == {HERE.root / "_config.yml", HERE.root / "pyproject.toml", *chapters}
     assert (HERE.root / "_config.yml").read_text(encoding="utf-8").count(address) == 1
     derived = notebook_form.colab_source(HERE).count(address)
     assert derived > 0

@@ -1,4 +1,4 @@
-"""The page of measured performance: every recorded file is on it, and what a GPU will record has its tables."""
+"""The page of measured results: every recorded file is on it, and what a GPU will record has its tables."""
 
 from __future__ import annotations
 
@@ -137,6 +137,7 @@ def test_every_recorded_file_is_on_the_page(whole, name):
 def test_tables_can_be_scrolled_by_name_and_their_numbers_are_those_of_the_files(whole):
     labels = re.findall(r'<div class="ds-scroll" role="region" aria-label="([^"]+)" tabindex="0">', whole)
     assert len(set(labels)) == len(labels) == whole.count("<table")
+    assert not re.search(r"<th [^>]*></th>", whole)
     ours, theirs = json.loads((RESULTS / "peers_cpu.json").read_text(encoding="utf-8"))["results"]
     bytes_of = [one["bytes_per_token"] for one in (ours, theirs)]
     cells = (*(f"{value:,.1f}" for value in bytes_of), f"{bytes_of[1] / bytes_of[0]:.2f}")

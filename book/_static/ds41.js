@@ -3,7 +3,7 @@
 (() => {
   const boxes = [
     "pre, .nboutput > .output_area, .jp-RenderedHTMLCommon, .pst-scrollable-table-container",
-    ".bd-article :is(div.math, mjx-container[display], .cell_output .output)",
+    ".bd-article :is(div.math, mjx-container[display], .cell_output .output, dl.py table)",
   ].join();
   const inline = ".bd-article span.math mjx-container";
   const all = () => [...document.querySelectorAll(`${boxes},${inline}`)];

@@ -29,7 +29,7 @@ def counterfactuals(config: ModelConfig) -> tuple[Row, ...]:
         _row(config, "no cross-layer sharing", shared=False),
         _row(config, "no compression along the sequence", compressed=False),
         _row(config, "V4's formats", v4),
-        _row(config, "main entries in MXFP8", mxfp8),
+        _row(config, "main records in MXFP8", mxfp8),
         _row(config, "everything in BF16", plain),
         Row("V4-Flash's layer plan in these formats", v4_plan.bytes_per_token, v4_plan.formula),
         _row(config, "none of the three", plain, shared=False, compressed=False),
@@ -60,8 +60,8 @@ def levers(config: ModelConfig) -> tuple[tuple[Lever, Lever], tuple[Lever, Lever
     plan_first = bytes_per_token(config, Storage.v4(config))
     end = bytes_per_token(config)
     return (
-        (Lever("FP4 entries", start, formats_first), Lever("sharing and ratios", formats_first, end)),
-        (Lever("sharing and ratios", start, plan_first), Lever("FP4 entries", plan_first, end)),
+        (Lever("FP4 records", start, formats_first), Lever("sharing and ratios", formats_first, end)),
+        (Lever("sharing and ratios", start, plan_first), Lever("FP4 records", plan_first, end)),
     )
 
 
@@ -74,8 +74,8 @@ def engines(config: ModelConfig) -> tuple[Row, ...]:
     return (
         _engine(config, "TensorRT-LLM", published.main, published.index, "one record of both"),
         _engine(config, "SGLang on B200 (v41_fp4)", published.main, published.index),
-        _engine(config, "vLLM on SM100, default", mxfp8.main, mxfp8.index, "MXFP8 entries"),
-        _engine(config, "FP8 entries and FP8 keys", mxfp8.main, fp8_key),
+        _engine(config, "vLLM on SM100, default", mxfp8.main, mxfp8.index, "MXFP8 records"),
+        _engine(config, "FP8 records and FP8 keys", mxfp8.main, fp8_key),
         _engine(config, "vLLM elsewhere", v4.main, fp8_key, "V4's rows, FP8 keys"),
         _engine(config, "released inference code", plain.main, plain.index, "BF16 buffers, fake quantised"),
         _ascend(config),

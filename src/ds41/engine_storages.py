@@ -18,10 +18,10 @@ from ds41.records import Plane, Record, Window, bf16, fp8_index_key, total, v4_e
 from ds41.systems import System, from_config
 
 NAMES = {
-    "published": "FP4 entries, MXFP4 keys",
-    "fp4-fp8keys": "FP4 entries, FP8 keys",
-    "mxfp8": "MXFP8 entries, MXFP4 keys",
-    "mxfp8-fp8keys": "MXFP8 entries, FP8 keys",
+    "published": "FP4 records, MXFP4 keys",
+    "fp4-fp8keys": "FP4 records, FP8 keys",
+    "mxfp8": "MXFP8 records, MXFP4 keys",
+    "mxfp8-fp8keys": "MXFP8 records, FP8 keys",
     "v4": "V4's FP8 rows, MXFP4 keys",
     "v4-fp8keys": "V4's FP8 rows, FP8 keys",
     "fp8": "FP8",

@@ -167,4 +167,4 @@ def _checked_prompt(model: Model, prompt_ids: torch.Tensor | Sequence[int], max_
             f"a prompt of {len(ids):,} tokens and max_new_tokens {max_new_tokens:,} are more than the model's "
             f"{positions:,} positions"
         )
-    return ids.to(torch.int64)
+    return ids

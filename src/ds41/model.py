@@ -179,9 +179,8 @@ class Model(nn.Module):
                 the windows above it follow from, and gives what "full" gives up to rounding. All global entries are
                 written in any case.
             image_mask: bool [T], [B, T] or rows, like ``input_ids``: the positions that belong to images; None where
-                vectors are given
-                takes those with ``image_token_id``. image_vectors: what stands there in place of embeddings
-                (:class:`ds41.vision.Vision`): [I, hidden] for all sequences, or one tensor for each.
+                vectors are given takes those with ``image_token_id``. image_vectors: what stands there in place of
+                embeddings (:class:`ds41.vision.Vision`): [I, hidden] for all sequences, or one tensor for each.
             chunk_tokens: how many tokens of each sequence go through the layers at a time; any number gives the
                 same result up to rounding.
 

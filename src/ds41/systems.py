@@ -55,7 +55,7 @@ class System:
         family: "gqa" keys and values per head; "mla" one latent; "dsa" a latent and an index key; "csa_hca" V4's
             alternation of a ratio with an indexer and a large ratio without; "csa2" V4.1's shared planes.
         window: the sliding windows, None where there are none or they are not described here.
-        precision: "bf16" two bytes a channel; "fp8" the family's own FP8 entries (V4's index keys are MXFP4 all
+        precision: "bf16" two bytes a channel; "fp8" the family's own FP8 records (V4's index keys are MXFP4 all
             the same); "fp4" this model's formats.
         total_parameters, active_parameters: as the model card states them, None where not needed.
     """

@@ -7,7 +7,6 @@ import random
 import threading
 import time
 import weakref
-from contextlib import ExitStack
 from itertools import chain
 
 import pytest
@@ -350,15 +349,14 @@ def test_losses_without_end():
 
 
 def test_a_claimed_worker_that_was_to_leave_takes_jobs_again():
-    pool = Pool("decode", Makes(), workers=2)
+    pool, had = Pool("decode", Makes(), workers=2), []
     pool.wait_ready(PATIENCE_S)
 
     def alone():
         with pool.lease(alone=True) as member:
-            assert member is second
+            had.append(member)
 
-    with ExitStack() as held:
-        first = held.enter_context(pool.lease())
+    with pool.lease() as first:
         with pool.lease() as second:
             waiting = threading.Thread(target=alone, daemon=True)
             waiting.start()
@@ -368,12 +366,9 @@ def test_a_claimed_worker_that_was_to_leave_takes_jobs_again():
             until(lambda: second.claimed)
             pool.scale(2)
         waiting.join(PATIENCE_S)
-
-    def anybody():
-        with pool.lease(first.name) as member:
-            assert member is first
-
-    joined([anybody])
+    assert had == [second]
+    with pool.lease(prefer=first.name) as member:
+        assert member is first
     pool.close()
 
 

@@ -20,8 +20,8 @@ from ds41.training.corpus import Corpus
 from ds41.training.drafting import DraftPlan, draft_recipe, train_drafter
 from ds41.training.parts import Balance, PartRecipe, train_part
 from ds41.training.run_log import LOG, read_log
+from ds41.training.run_state import STATE, ResumeError
 from ds41.training.seeing import SeeingPlan, train_vision, vision_recipe
-from ds41.training.trainer import STATE, ResumeError
 
 CORPUS = tiny_corpus()
 PLAN = DraftPlan(rows=2, length=24, anchors=4)
@@ -129,9 +129,9 @@ def test_what_is_no_checkpoint_is_refused(model, whole, tmp_path):
         with pytest.raises(ResumeError, match=r"state.pt cannot be read as a checkpoint"):
             train_drafter(model, CORPUS, tmp_path, RECIPE)
         assert (tmp_path / STATE).read_bytes() == damaged
-    for other in ([1, 2], torch.zeros(3), {}):
+    for other, fault in (([1, 2], "holds a list"), (torch.zeros(3), "holds a Tensor"), ({}, "belongs to another run")):
         torch.save(other, tmp_path / STATE)
-        with pytest.raises(ResumeError, match=r"state.pt belongs to another run"):
+        with pytest.raises(ResumeError, match=rf"state.pt {fault}"):
             train_drafter(model, CORPUS, tmp_path, RECIPE)
 
 

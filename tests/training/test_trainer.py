@@ -13,9 +13,10 @@ from ds41.training import trainer
 from ds41.training.corpus import Corpus
 from ds41.training.distributed import Workers
 from ds41.training.run_log import LOG, read_log
+from ds41.training.run_state import STATE, ResumeError
 from ds41.training.serving_conditions import set_conditions
 from ds41.training.stream import make_batch
-from ds41.training.trainer import STATE, ResumeError, train
+from ds41.training.trainer import train
 
 CORPUS = tiny_corpus()
 # Two steps of pre-training, two under serving conditions.

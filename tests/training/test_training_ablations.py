@@ -9,7 +9,7 @@ from tiny_run import tiny_corpus, tiny_recipe
 from ds41 import Model, ModelConfig
 from ds41.ledger import Storage, bytes_per_token
 from ds41.training.ablations import adaptation_recipe, adapted_weights, run_variant, twin_recipe, variants, window_only
-from ds41.training.trainer import STATE, ResumeError
+from ds41.training.run_state import STATE, ResumeError
 
 NANO, LONGEST = ModelConfig.nano(), 192
 VARIANTS = {variant.name: variant for variant in (*variants(NANO, LONGEST), window_only(NANO))}

@@ -13,7 +13,8 @@ from two_workers import RECIPE
 
 from ds41.training.distributed import Workers
 from ds41.training.run_log import LOG, read_log
-from ds41.training.trainer import STATE, train
+from ds41.training.run_state import STATE
+from ds41.training.trainer import train
 
 SCRIPT = Path(__file__).with_name("two_workers.py")
 has_gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()

@@ -206,7 +206,6 @@ class SequenceMemory:
         self, layer: int, step: Step, value: torch.Tensor, gate: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As :meth:`Memory.open_rows`: zeros, since every sequence begins in this step."""
-        # Every sequence starts at position 0, so no pair began before this step.
         nothing = value.new_zeros(len(step.counts), value.shape[1])
         return nothing, nothing
 

@@ -41,8 +41,8 @@ def save_checkpoint(
     """Write a model under the official names, in the official types; :func:`load_checkpoint` reads it back.
 
     Weights are rounded to the types of the checkpoint. Those that came from one keep their values exactly; their bytes
-    may differ, since the smallest scale that holds the values is chosen anew. All files
-    are written beside the final place and renamed when they are complete, ``config.json`` last.
+    may differ, since the smallest scale that holds the values is chosen anew. All files are written beside the final
+    place and renamed when they are complete, ``config.json`` last.
 
     Args:
         tokenizer: a tokenizer or its ``tokenizer.json``; None stands for the byte vocabulary of the presets. A model

@@ -60,7 +60,7 @@ def windows_below_one_percent(answer: object) -> str | None:
 
 @exercise("05.5")
 def contexts_in_mxfp8(answer: object) -> str | None:
-    """Contexts of 2^20 tokens in 80 GiB with MXFP8 main entries."""
+    """Contexts of 2^20 tokens in 80 GiB with MXFP8 main records."""
     config = ModelConfig.flash()
     expected = 80 * GIB / ledger.global_bytes(config, 2**20, Storage.mxfp8(config))
     if close(answer, expected):

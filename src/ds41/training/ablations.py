@@ -25,9 +25,10 @@ from ds41.probes.estimates import Estimate, estimate_mean
 from ds41.training.corpus import Corpus
 from ds41.training.evaluation import far_enough, retrieval, row_losses, tail_losses, text_loss
 from ds41.training.recipe import Recipe, Stage, later_mix, preset_recipe
+from ds41.training.run_state import STATE
 from ds41.training.serving_conditions import stored_weights
 from ds41.training.tasks import Kind
-from ds41.training.trainer import STATE, Progress, train
+from ds41.training.trainer import Progress, train
 
 START = 500
 """The step of the nano run that variants begin from."""

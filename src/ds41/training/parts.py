@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,8 +22,9 @@ from ds41.model import Model
 from ds41.moe import Router
 from ds41.training.optimizers import Optimizers, clip_gradients
 from ds41.training.run_log import RunLog
+from ds41.training.run_state import STATE, ResumeError, digest, read_state, write_state
 from ds41.training.serving_conditions import stored_weights
-from ds41.training.trainer import STATE, Progress, ResumeError, digest
+from ds41.training.trainer import Progress
 
 # From the number of a step to its losses, scalars by name; "total" is minimised.
 StepLosses = Callable[[int], Mapping[str, torch.Tensor]]
@@ -170,9 +170,7 @@ def train_part(
 
 def check_resumable(folder: str | Path, recipe: PartRecipe, identity: Mapping[str, object]) -> None:
     """Refuse a folder whose checkpoint :func:`train_part` would refuse, before anything else is done (ResumeError)."""
-    path = Path(folder) / STATE
-    if path.exists():
-        _read(path, _known(recipe, identity))
+    read_state(Path(folder) / STATE, _known(recipe, identity))
 
 
 def model_digest(model: Model, without: str = "") -> str:
@@ -187,29 +185,16 @@ def _known(recipe: PartRecipe, identity: Mapping[str, object]) -> dict:
 
 
 def _save(path: Path, known: dict, module: nn.Module, balance: Balance, optimizers: Optimizers, step: int) -> None:
-    partial = path.with_suffix(".partial")
     states = [each.state_dict() for each in optimizers.each]
     biases = [bias.detach() for bias in balance.biases]
-    torch.save({"module": module.state_dict(), "biases": biases, "optimizers": states, "step": step, **known}, partial)
-    os.replace(partial, path)
-
-
-def _read(path: Path, known: dict) -> dict:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ResumeError(f"{path} cannot be read as a checkpoint ({type(error).__name__})") from error
-    for name, expected in known.items():
-        if not isinstance(state, dict) or state.get(name) != expected:
-            raise ResumeError(f"{path} belongs to another run: its {name} differs; train into another folder")
-    return state
+    write_state(path, {"module": module.state_dict(), "biases": biases, "optimizers": states, "step": step, **known})
 
 
 def _restore(path: Path, known: dict, module: nn.Module, balance: Balance, optimizers: Optimizers) -> int:
     """The step to go on with."""
-    if not path.exists():
+    state = read_state(path, known)
+    if state is None:
         return 0
-    state = _read(path, known)
     try:
         module.load_state_dict(state["module"])
         with torch.no_grad():

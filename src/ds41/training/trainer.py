@@ -5,10 +5,8 @@ Source: ds41's own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,18 +21,13 @@ from ds41.training.losses import Losses, step_losses
 from ds41.training.optimizers import Optimizers, clip_gradients
 from ds41.training.recipe import PRESETS, Recipe
 from ds41.training.run_log import RunLog
+from ds41.training.run_state import STATE, digest, read_state, write_state
 from ds41.training.serving_conditions import set_conditions, stored_weights
 from ds41.training.signals import Signals
 from ds41.training.stream import make_batch
 
-STATE = "state.pt"
-"""The file of a run's checkpoint."""
 Progress = Callable[[dict], None]
 """Called after every step with its line of the log."""
-
-
-class ResumeError(ValueError):
-    """The folder's checkpoint belongs to another run, or cannot be read."""
 
 
 def train(
@@ -154,48 +147,17 @@ def _gathered(model: Model, recipe: Recipe, workers: Workers) -> Model:
     return gathered
 
 
-def _differing(found: object, expected: object) -> str:
-    """Which settings of two recipes differ."""
-    if not (isinstance(found, dict) and isinstance(expected, dict)):
-        return ""
-    return f" in {', '.join(sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k)))}"
-
-
-def digest(weights: Mapping[str, torch.Tensor] | None) -> str | None:
-    """SHA-256 of weights by name; None for none."""
-    if weights is None:
-        return None
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
 def _save(path: Path, identity: dict, model: Model, optimizers: Optimizers, workers: Workers, step: int) -> None:
     whole, states = workers.state(model, optimizers.each)
     if workers.rank:
         return
-    partial = path.with_suffix(".partial")
-    torch.save({"model": whole, "optimizers": states, "step": step, **identity}, partial)
-    os.replace(partial, path)
+    write_state(path, {"model": whole, "optimizers": states, "step": step, **identity})
 
 
 def _restore(path: Path, identity: dict, model: Model, optimizers: Optimizers, workers: Workers) -> int:
     """The step to go on with."""
-    if not path.exists():
+    state = read_state(path, identity)
+    if state is None:
         return 0
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ResumeError(f"{path} cannot be read as a checkpoint ({type(error).__name__})") from error
-    if not isinstance(state, dict):
-        raise ResumeError(f"{path} holds a {type(state).__name__}; expected the state of a run")
-    for name, expected in identity.items():
-        if state.get(name) != expected:
-            raise ResumeError(
-                f"{path} belongs to another run: its {name} differs{_differing(state.get(name), expected)}; "
-                "train into another folder"
-            )
     workers.restore(model, optimizers.each, state["model"], state["optimizers"])
     return state["step"]

@@ -145,7 +145,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequ
     def mark(column: int) -> str:
         return ' class="ds-number"' if column in numeric else ""
 
-    head = "".join(f'<th scope="col"{mark(i)}>{escape(str(cell))}</th>' for i, cell in enumerate(header))
+    # A header without text is no header.
+    head = "".join(
+        f'<th scope="col"{mark(i)}>{escape(str(cell))}</th>' if str(cell) else "<td></td>"
+        for i, cell in enumerate(header)
+    )
     body = "".join(
         "<tr>"
         + "".join(

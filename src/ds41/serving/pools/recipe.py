@@ -23,7 +23,7 @@ from ds41.serving.fingerprint import model_fingerprint
 from ds41.serving.pools.local import EngineOptions
 from ds41.serving.pools.workers import DecodeWorker, PrefillWorker, VisionWorker
 from ds41.serving.redis_windows import RedisWindowPool
-from ds41.serving.store import PrefixStore
+from ds41.serving.store import GUARANTEED_S, PrefixStore
 from ds41.serving.windows import WindowPool
 from ds41.vision import load_vision
 
@@ -34,7 +34,7 @@ class StorePlace:
 
     folder: str
     budget_bytes: int
-    guaranteed_s: float = 72 * 3600.0
+    guaranteed_s: float = GUARANTEED_S
     page_tokens: int = PAGE_TOKENS
 
 

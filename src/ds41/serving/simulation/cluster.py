@@ -18,8 +18,8 @@ from ds41.serving.simulation.store_tier import Content, StoreTier
 from ds41.serving.simulation.tiers import WindowTier
 from ds41.serving.simulation.worker import Role, Worker
 from ds41.serving.simulation.workload import SessionPlan, TurnPlan
-
-_HOUR = 3600.0
+from ds41.serving.store import GUARANTEED_S
+from ds41.serving.windows import LIFETIME_S
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class TierSpec:
     """
 
     windows: bool = True
-    window_lifetime_s: float = 600.0
+    window_lifetime_s: float = LIFETIME_S
     window_budget_bytes: int | None = None
     store: bool = True
     store_budget_bytes: int | None = None
-    store_guaranteed_s: float = 72 * _HOUR
+    store_guaranteed_s: float = GUARANTEED_S
     store_expires_s: float | None = None
     store_sweeps: bool = True
     share_tenants: bool = False
@@ -204,7 +204,7 @@ class _Cluster:
         name, record = job.session.name, job.record
         worker = self._route(self.decoders, name)
         new = job.context - worker.live_tokens(name)
-        layout = worker.layout
+        layout = worker.spec.layout
         record.transfer_bytes = layout.pages_for(new) * layout.nbytes + self.spec.window_bytes(job.context)
         self.spans.begin(name, record.turn, "transfer", worker.name)
         yield self.env.timeout(record.transfer_bytes / self.pools.link_bytes_per_s)

@@ -19,6 +19,8 @@ from ds41.serving.simulation.jobs import EngineSpec
 from ds41.serving.simulation.report import Report
 from ds41.serving.simulation.sensitivity import Sensitivity, one_at_a_time
 from ds41.serving.simulation.workload import SessionPlan
+from ds41.serving.store import GUARANTEED_S
+from ds41.serving.windows import LIFETIME_S
 
 _HOUR = 3600.0
 STORE_LIFETIMES = (0.0, _HOUR, 6 * _HOUR, 24 * _HOUR, 72 * _HOUR, 168 * _HOUR)
@@ -118,7 +120,7 @@ def lifetime_sensitivity(
     """
     sweep = store_lifetimes if tier == "store" else window_lifetimes
     if lifetime_s is None:
-        lifetime_s = 72 * _HOUR if tier == "store" else 600.0
+        lifetime_s = GUARANTEED_S if tier == "store" else LIFETIME_S
 
     def saved(pause_factor: float, rows: int, efficiency: float) -> float:
         stretched = [

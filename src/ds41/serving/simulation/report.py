@@ -140,7 +140,7 @@ class Report:
         wanted = None if sessions is None else set(sessions)
         spans = [span for span in self.spans if wanted is None or span.session in wanted]
         order = {name: number for number, name in enumerate(dict.fromkeys(span.session for span in self.spans))}
-        return sorted(spans, key=lambda span: (order[span.session], span.begin_s, span.end_s))
+        return sorted(spans, key=lambda span: (order[span.session], span.begin_s, span.end_s, span.where))
 
     def to_dict(self, points: int = 400) -> dict:
         """For diagrams, as JSON: totals, turns, spans, and levels of at most ``points`` points each."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ds41.cache import PageLayout
 from ds41.serving import page_bytes
 from ds41.serving.simulation.tiers import Clock, Level
+from ds41.serving.store import GUARANTEED_S
 
 
 @dataclass
@@ -52,7 +53,7 @@ class StoreTier:
         clock: Clock,
         layout: PageLayout,
         budget_bytes: int | None = None,
-        guaranteed_s: float = 72 * 3600.0,
+        guaranteed_s: float = GUARANTEED_S,
         expires_s: float | None = None,
         sweeps: bool = True,
         on_end: Callable[[str, float], None] | None = None,

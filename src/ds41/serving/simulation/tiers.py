@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ds41.serving.windows import LIFETIME_S
+
 Clock = Callable[[], float]
 
 
@@ -62,7 +64,7 @@ class WindowTier:
     def __init__(
         self,
         clock: Clock,
-        lifetime_s: float = 600.0,
+        lifetime_s: float = LIFETIME_S,
         budget_bytes: int | None = None,
         on_end: Callable[[str, str, float], None] | None = None,
     ) -> None:

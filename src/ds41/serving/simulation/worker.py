@@ -1,8 +1,7 @@
 """A worker: turns on the rows of one model, in steps that all of them share, as :class:`ds41.serving.Engine` runs them.
 
-Who is let in, what gives way, and how a step is shared out is decided by the engine's own :class:`Rows`,
-:class:`ResidentPages`, :class:`FairQueue` and :func:`share_out`, over books in place of a cache. A long prompt is
-stored when its turn ends, not in pieces as it is read. No turn fails or is cancelled.
+Who is next and how a step is shared out is decided by the engine's own :class:`FairQueue` and :func:`share_out`; where
+a turn starts and what it leaves is :mod:`ds41.serving.simulation.worker_state`. No turn fails or is cancelled.
 """
 
 from __future__ import annotations
@@ -13,18 +12,14 @@ from typing import Literal
 
 import simpy
 
-from ds41.decoder_tail import tail_starts
-from ds41.replay import plan_replay
 from ds41.serving.fairness import FairQueue, share_out
-from ds41.serving.resident import ResidentPages
-from ds41.serving.rows import Rows
-from ds41.serving.simulation.costs import Costs, Finished, Started, StepWork
+from ds41.serving.simulation.costs import Costs, StepWork
 from ds41.serving.simulation.drafts import Drafts
 from ds41.serving.simulation.jobs import EngineSpec, Job, Seat
-from ds41.serving.simulation.memory import ContentKeys, PageBooks, RowBooks
 from ds41.serving.simulation.report import Spans
 from ds41.serving.simulation.store_tier import Content, StoreTier
 from ds41.serving.simulation.tiers import Level, WindowTier
+from ds41.serving.simulation.worker_state import WorkerState
 
 Role = Literal["engine", "prefill", "decode"]
 
@@ -54,11 +49,8 @@ class Worker:
     _waiting_in: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.layout = self.spec.layout
-        self.books = PageBooks(self.layout, self.spec.all_pages)
-        self.cache = RowBooks(self.books, self.spec.rows, self._emptied)
-        self.resident = ResidentPages(self.books)
-        self.rows, self.queue = Rows(self.cache, self.resident), FairQueue()
+        self.state = WorkerState(self.spec, self.windows, self.store, self._emptied)
+        self.rows, self.queue = self.state.rows, FairQueue()
         self.level = Level(lambda: self.env.now)
         self._wake = self.env.event()
         self.env.process(self._run())
@@ -82,7 +74,7 @@ class Worker:
 
     def live_tokens(self, name: str) -> int:
         """Tokens in the row that the session has kept here."""
-        return self.cache.lengths[self._seats[name].row] if self.has_row(name) else 0
+        return self.state.cache.lengths[self._seats[name].row] if self.has_row(name) else 0
 
     def submit(self, job: Job, bounded: bool = True) -> bool:
         """Queue a turn; False if the queue is full."""
@@ -137,74 +129,21 @@ class Worker:
             job.record.waited_s += self.env.now - job.queued_s
             self.spans.end(seat.name, "queue")
             self.spans.end(seat.name, "row")
-            started = self._take_over(job, row) if self.role == "decode" else self._start(job, row)
+            started = self.state.take_over(job, row) if self.role == "decode" else self.state.start(job, row)
             self.spans.begin(seat.name, job.record.turn, self.role, self.name)
             self._measure()
             yield from self._spend(self.costs.start(started))
 
-    def _take_over(self, job: Job, row: int) -> Started:
-        """The state came over the link; a row that was kept lacks only what is new."""
-        job.session.row = row
-        self.cache.feed(row, job.context - self.cache.lengths[row])
-        return Started(live=True)
-
-    def _start(self, job: Job, row: int) -> Started:
-        """Where the turn's tokens have to be fed from: :mod:`ds41.serving.admission`, over books."""
-        seat, record = job.session, job.record
-        record.context_tokens = job.context
-        if seat.row == row:
-            record.live_tokens, record.windows, job.stored = self.cache.lengths[row], "live", seat.stored
-            started = Started(live=True)
-        else:
-            started = self._from_tiers(job, row)
-            seat.row = row
-        starts = tail_starts(self.spec.config, self.cache.lengths[row], job.context, self.spec.decoder)
-        job.tail_start = min(starts.values(), default=0)
-        return started
-
-    def _from_tiers(self, job: Job, row: int) -> Started:
-        seat, record, spec = job.session, job.record, self.spec
-        keys = ContentKeys(seat.content, job.context, spec.page_tokens)
-        window = spec.config.sliding_window
-        pages = self.resident.longest(keys)
-        self.books.share_many(pages)
-        tokens = record.resident_tokens = len(pages) * spec.page_tokens
-        if self.store is not None:
-            found = job.stored = self.store.find(seat.content, job.context)
-            worth = self.windows is not None or plan_replay(found, window, spec.short_hits).adopts
-            if found > tokens and worth:
-                more = self.layout.pages_for(found) - len(pages)
-                pages += [self.books.allocate() for _ in range(more)]
-                record.store_bytes, record.store_tokens = more * self.layout.nbytes, found - tokens
-                tokens = found
-        taken = self.windows.take(seat.name, tokens, window) if self.windows is not None and tokens else None
-        if taken is not None:
-            start = min(taken[0], job.context - 1)
-            self.cache.adopt(row, pages, tokens, start)
-            record.windows, record.window_bytes, record.replayed_tokens = "restored", taken[1], tokens - start
-        else:
-            plan = plan_replay(tokens, window, spec.short_hits)
-            if plan.adopts:
-                self.cache.adopt(row, pages, tokens, plan.start)
-            else:
-                self.cache.reset(row)
-                record.resident_tokens = record.store_tokens = 0
-            record.windows, record.replayed_tokens = ("replayed" if plan.adopts else "cold"), plan.replayed
-        if self.cache.stored[row]:
-            self.resident.keep(keys, pages[: tokens // spec.page_tokens])
-        self.books.release_many(pages)
-        return Started(self.layout.pages_for(job.context), record.store_bytes, record.window_bytes)
-
     def _advance(self) -> Generator:
         """A step of all turns that have a row, or several of those that only answer."""
-        lengths, jobs = self.cache.lengths, dict(self.rows.active)
+        lengths, jobs = self.state.cache.lengths, dict(self.rows.active)
         left = {row: job.tokens - lengths[row] for row, job in jobs.items()}
         reading = [row for row, count in left.items() if count > 1]
         shares = dict(zip(reading, share_out(self.spec.step_tokens, [left[row] for row in reading]), strict=True))
         counts = {row: shares.get(row, 1) for row in jobs}
         counts = {row: count for row, count in counts.items() if count}
         pieces = [
-            (counts[row], lengths[row], self._tail(jobs[row], row, counts[row])) for row in reading if shares[row]
+            (counts[row], lengths[row], self.state.tail(jobs[row], row, counts[row])) for row in reading if shares[row]
         ]
         drafting = [row for row, job in jobs.items() if job.generated and left[row] == 1]
         length = self.drafts.length(len(drafting)) if self.drafts and drafting else 0
@@ -221,7 +160,7 @@ class Worker:
         else:
             yield from self._spend(seconds)
         self.steps += steps
-        drawn = {row: self._feed(jobs[row], row, counts[row]) for row in counts if row not in drafting}
+        drawn = {row: self.state.feed(jobs[row], row, counts[row]) for row in counts if row not in drafting}
         for row in drafting:
             job = jobs[row]
             job.record.verified_tokens += length * steps
@@ -250,20 +189,10 @@ class Worker:
         self.busy_s += self.env.now - began
         return done
 
-    def _tail(self, job: Job, row: int, count: int) -> int:
-        return max(0, min(count, self.cache.lengths[row] + count - job.tail_start))
-
-    def _feed(self, job: Job, row: int, count: int) -> int:
-        """Feed a piece; 1 if the turn now draws a token."""
-        before, end = self.cache.lengths[row], self.cache.lengths[row] + count
-        job.record.computed_tokens += max(0, end - max(before, self.cache.stored[row]))
-        self.cache.feed(row, count)
-        return int(end == job.tokens)
-
     def _draw(self, job: Job, row: int, tokens: int) -> Generator:
         if job.generated:
             # All but the last token of an answer are fed as they are drawn.
-            self._feed(job, row, tokens)
+            self.state.feed(job, row, tokens)
         job.generated += tokens
         record = job.record
         record.generated_tokens = job.generated
@@ -272,48 +201,30 @@ class Worker:
         if job.generated == job.answer:
             yield from self._finish(job, row)
         elif self.role == "prefill":
-            self._keep_resident(job, row)
+            self.state.keep_resident(job, row)
             self.rows.empty(row)
             self.spans.end(job.session.name, self.role)
             self.hand_over(job)
 
     def _finish(self, job: Job, row: int) -> Generator:
         """What :mod:`ds41.serving.persistence` leaves of a turn, then its end."""
-        seat, record, length = job.session, job.record, self.cache.lengths[row]
-        if self.store is not None and length > job.stored:
-            written = self.store.put(seat.content, length)
-            if written is None:
-                record.store_refused = True
-            else:
-                record.stored_tokens, record.stored_bytes = length - job.stored, written
-                job.stored = length
-                self.spans.begin(seat.name, record.turn, "store")
-        seat.stored = job.stored
-        if self.role != "decode":
-            self._keep_resident(job, row)
-        if self.windows is not None:
-            nbytes = self.spec.window_bytes(length)
-            if self.windows.put(seat.name, length, nbytes):
-                record.kept_window_bytes = nbytes
-                self.spans.begin(seat.name, record.turn, "windows")
+        seat, record = job.session, job.record
+        finished = self.state.persist(job, row, resident=self.role != "decode")
+        if record.stored_tokens:
+            self.spans.begin(seat.name, record.turn, "store")
+        if record.kept_window_bytes:
+            self.spans.begin(seat.name, record.turn, "windows")
         self.rows.park(row)
         self._waiting_in[row] = seat.name
         if self.role == "prefill":
             # Its row would lack the tokens that are decoded elsewhere next time.
             self.rows.take_back(seat)
-        yield from self._spend(
-            self.costs.finish(Finished(self.layout.pages_for(length), record.stored_bytes, record.kept_window_bytes))
-        )
+        yield from self._spend(self.costs.finish(finished))
         self.spans.end(seat.name, self.role)
         if seat.row is not None:
             self.spans.begin(seat.name, record.turn, "row", self.name)
         record.seconds, record.finish = self.env.now - record.arrived_s, "length"
         job.done.succeed()
-
-    def _keep_resident(self, job: Job, row: int) -> None:
-        length = self.cache.lengths[row]
-        keys = ContentKeys(job.session.content, length, self.spec.page_tokens)
-        self.resident.keep(keys, self.cache.pages_of(row)[: length // self.spec.page_tokens])
 
     def _spend(self, seconds: float) -> Generator:
         if seconds:
@@ -321,6 +232,5 @@ class Worker:
             self.busy_s += seconds
 
     def _measure(self) -> None:
-        held = (self.books.pages - self.books.free_pages) * self.layout.nbytes
         taken = len(self.rows.active) + len(self._waiting_in)
-        self.level.set(held + taken * self.spec.window_bytes(self.spec.config.sliding_window))
+        self.level.set(self.state.held_bytes + taken * self.spec.window_bytes(self.spec.config.sliding_window))
