@@ -67,6 +67,7 @@ def setup(app) -> dict[str, Any]:
     for extension in ("sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode"):
         app.setup_extension(extension)
     app.connect("config-inited", _configure)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _process)
     app.connect("doctree-read", _complete)
     app.connect("missing-reference", _resolve)
@@ -78,6 +79,11 @@ def _configure(app, config) -> None:
     for name, value in SETTINGS.items():
         config[name] = value
     config["linkcode_resolve"] = linkcode_resolve
+
+
+def _skip(app, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+    """The fields of a named tuple document themselves as "Alias for field number 0"; the class's docstring has them."""
+    return True if type(member).__name__ == "_tuplegetter" else None
 
 
 def _process(app, what: str, name: str, subject: object, options: object, lines: list[str]) -> None:

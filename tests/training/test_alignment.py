@@ -34,7 +34,7 @@ def plain_attention(model, signals, layer, row, position):
     keys = torch.cat((entries, signals.rows[layer][start + first : start + position + 1]))
     for head in range(config.num_attention_heads):
         query = signals.queries[layer][start + position, head]
-        exponents = [math.exp(float(query @ key) / math.sqrt(config.head_dim)) for key in keys]
+        exponents = [math.exp((query @ key).item() / math.sqrt(config.head_dim)) for key in keys]
         total = sum(exponents) + math.exp(float(model.layers[layer].attn.attn_sink[head]))
         shares = torch.tensor([exponent / total for exponent in exponents])
         yield shares[:visible], shares @ keys
