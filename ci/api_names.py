@@ -108,22 +108,30 @@ def _targets(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-@cache
-def imported(module: str) -> set[str]:
-    """The names that a module imports at its top, whatever from, those for type checkers among them."""
+def own_name(node: ast.AST) -> str:
+    """The name of a function or class where it is defined; "" of another statement."""
+    return getattr(node, "name", "")
+
+
+def _imports(module: str) -> list[ast.Import | ast.ImportFrom]:
+    """What a module imports at its top, what it imports for type checkers among it."""
     body = tree(module).body
     body = body + [part for node in body if isinstance(node, ast.If) for part in node.body]
-    nodes = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return {(alias.asname or alias.name).split(".")[0] for node in nodes for alias in node.names}
+    return [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@cache
+def imported(module: str) -> set[str]:
+    """The names that a module imports at its top, whatever from."""
+    return {(alias.asname or alias.name).split(".")[0] for node in _imports(module) for alias in node.names}
 
 
 @cache
 def homes(module: str) -> dict[str, str]:
     """The names that a module passes on, each with the module that it has them from."""
     found = {}
-    body = tree(module).body
     package = module if source_file(module).name == "__init__.py" else module.rpartition(".")[0]
-    for node in body + [part for branch in body if isinstance(branch, ast.If) for part in branch.body]:
+    for node in _imports(module):
         if isinstance(node, ast.ImportFrom):
             origin = f"{package}.{node.module}" if node.level == 1 else node.module or ""
             if origin.startswith("ds41"):

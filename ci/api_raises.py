@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from api_names import UnknownName, home_of
+from api_names import UnknownName, home_of, own_name
 
 # Functions that raise for their callers.
 CHECKS = re.compile(r"_|check|require")
@@ -17,7 +17,7 @@ def raised_by(node: ast.stmt, module: str, owner: ast.ClassDef | None = None) ->
     """Names of the exceptions of a function, a method of ``owner``, or what builds an object of a class."""
     starts = [node]
     if isinstance(node, ast.ClassDef):
-        starts = [part for part in node.body if _name(part) in ("__init__", "__post_init__", "__new__")]
+        starts = [part for part in node.body if own_name(part) in ("__init__", "__post_init__", "__new__")]
     seen: set[int] = set()
     return {name for start in starts for name in _raised(start, module, owner, seen)}
 
@@ -73,8 +73,4 @@ def _helper(function: ast.expr, module: str, owner: ast.ClassDef | None) -> Iter
             yield node, home
     own = owner is not None and isinstance(function, ast.Attribute) and function.attr.startswith("_")
     if own and ast.unparse(function.value) in ("self", "cls", owner.name):
-        yield from ((part, module) for part in owner.body if _name(part) == function.attr)
-
-
-def _name(node: ast.stmt) -> str:
-    return getattr(node, "name", "")
+        yield from ((part, module) for part in owner.body if own_name(part) == function.attr)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from api_names import PublicName, UnknownName, bases, home_of, public_names, tree
+from api_names import PublicName, UnknownName, bases, home_of, own_name, public_names, tree
 from api_raises import raised_by
 
 TENSOR = re.compile(r"\b(Tensor|Packed|ndarray)\b")
@@ -82,7 +82,7 @@ def subjects(name: PublicName) -> Iterator[Subject]:
 
 
 def _class_doc(node: ast.ClassDef) -> str:
-    own = [ast.get_docstring(part) for part in node.body if _name(part) == "__init__"]
+    own = [ast.get_docstring(part) for part in node.body if own_name(part) == "__init__"]
     return "\n\n".join(filter(None, [ast.get_docstring(node), *own]))
 
 
@@ -101,7 +101,7 @@ def _is_setter(node: ast.FunctionDef) -> bool:
 
 def _inherited(module: str, node: ast.ClassDef, method: str) -> str:
     """The docstring of a method in a class of ds41 that ``node`` is derived from."""
-    docs = [ast.get_docstring(p) for _, above in bases(module, node) for p in above.body if method == _name(p)]
+    docs = [ast.get_docstring(p) for _, above in bases(module, node) for p in above.body if method == own_name(p)]
     return next(filter(None, docs), "")
 
 
@@ -118,15 +118,11 @@ def _referred(subject: Subject) -> list[str]:
                 _, node = home_of(module, name)
             except UnknownName:
                 continue
-            parts = [node] if _name(node) == last else [p for p in getattr(node, "body", []) if _name(p) == last]
+            parts = [node] if own_name(node) == last else [p for p in getattr(node, "body", []) if own_name(p) == last]
             docs += [ast.get_docstring(part) or "" for part in parts]
         body = subject.owner.body if subject.owner is not None and not head else []
-        docs += [ast.get_docstring(part) or "" for part in body if _name(part) == last]
+        docs += [ast.get_docstring(part) or "" for part in body if own_name(part) == last]
     return docs
-
-
-def _name(node: ast.stmt) -> str:
-    return getattr(node, "name", "")
 
 
 def section(doc: str, name: str) -> str:
@@ -203,7 +199,7 @@ def _name_faults(subject: Subject) -> Iterator[str]:
     if isinstance(subject.node, ast.ClassDef):
         # Attributes that __init__ sets, and members of an enumeration.
         family = [subject.node, *(above for _, above in bases(subject.module, subject.node))]
-        known |= {_name(part) for member in family for part in member.body}
+        known |= {own_name(part) for member in family for part in member.body}
         known |= {n.attr for n in ast.walk(subject.node) if isinstance(n, ast.Attribute)}
         known |= {n.id for n in ast.walk(subject.node) if isinstance(n, ast.Name)}
     for title in ("Args", "Attributes"):

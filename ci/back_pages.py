@@ -34,21 +34,16 @@ class BackPageError(ProjectError):
 
 
 def fill(folder: Path, project: Project) -> None:
-    """Replace the placeholders in the staged pages below `folder`, those of the measured results among them.
+    """Replace the placeholders in the staged pages below `folder`.
 
     Raises:
         BackPageError: a numbered chapter has no row of the running summary, a chapter no record of its run, or none
             of them says on what it ran.
-        PerformanceError: a file of measured results that its page cannot show.
     """
     for page in project.pages:
         staged = folder / page.relative_to(project.root)
         if page.suffix == ".md" and PLACEHOLDER.search(text := staged.read_text(encoding="utf-8")):
             staged.write_text(filled(text, project), encoding="utf-8")
-    # Here, because it takes its Markdown from this module.
-    import performance_page
-
-    performance_page.fill(folder, project)
 
 
 def filled(text: str, project: Project) -> str:

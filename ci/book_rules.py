@@ -5,7 +5,9 @@ from __future__ import annotations
 import html.parser
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urljoin, urlparse
+from urllib.parse import unquote, urljoin, urlparse
+
+from page_meta import DOOR, MISSING
 
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 # A page before images: what a phone has to read before it can show the end of a chapter.
@@ -32,18 +34,19 @@ SIDEWAYS = """
 """
 # Pages draw formulas when a reader is near them, or when they are printed.
 MATH = """
-async () => {
-  const written = document.querySelectorAll("main .math").length;
+async (wait) => {
+  const formulas = [...document.querySelectorAll(".math")];
+  const written = formulas.length;
   const loaded = !!document.querySelector('script[data-mathjax], script[src*="mathjax"]');
   const state = document.documentElement.dataset;
   if (loaded && written && state.math !== "drawn") {
     const drawn = new Promise((done) => addEventListener("ds41:math", done));
     dispatchEvent(new Event("beforeprint"));
-    await Promise.race([drawn, new Promise((done) => setTimeout(done, WAIT))]);
+    await Promise.race([drawn, new Promise((done) => setTimeout(done, wait))]);
   }
   return {
     written, loaded,
-    drawn: document.querySelectorAll("mjx-container").length,
+    drawn: formulas.filter(formula => formula.querySelector("mjx-container")).length,
     errors: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent.slice(0, 80)),
   };
 }
@@ -69,7 +72,7 @@ def width_faults(page) -> Iterator[str]:
 
 
 def math_faults(page) -> Iterator[str]:
-    math = page.evaluate(MATH.replace("WAIT", str(MATH_MS)))
+    math = page.evaluate(MATH, MATH_MS)
     if math["loaded"] and not math["written"]:
         yield "loads MathJax and has no formula"
     if math["drawn"] < math["written"]:
@@ -92,8 +95,23 @@ def built_pages(folder: Path) -> list[Path]:
 
 def book_pages(folder: Path) -> list[Path]:
     """The built pages that readers come to read: all but the front door and the page for dead addresses."""
-    aside = {folder / "index.html", folder / "404.html"}
+    aside = {folder / DOOR, folder / MISSING}
     return [path for path in built_pages(folder) if path not in aside]
+
+
+def addresses(folder: Path, names: list[str]) -> list[str]:
+    """The addresses of built pages, which may be called `book/04-fp4` or `book/04-fp4.html`.
+
+    Raises:
+        FileNotFoundError: there is no book, or it has no such page.
+    """
+    if not (folder / DOOR).exists():
+        raise FileNotFoundError(f"no book in {folder}: run `make book` first")
+    wanted = [f"{name.removesuffix('.html')}.html" for name in names]
+    if missing := [address for address in wanted if not (folder / address).exists()]:
+        pages = ", ".join(path.relative_to(folder).as_posix() for path in built_pages(folder))
+        raise FileNotFoundError(f"no page {', '.join(missing)} in {folder}; its pages are {pages}")
+    return wanted
 
 
 def size_faults(folder: Path) -> Iterator[str]:
@@ -124,7 +142,7 @@ def link_faults(folder: Path, blob: str, root: Path, base: str = "/") -> Iterato
     """Links to pages, anchors and repository files that do not exist.
 
     `blob` is the address under which the repository's files are shown; a link that contains it, as Colab's
-    do, must name a file below `root`. `base` is the path that the site is published below.
+    do, must name a file below `root`. `base` is the path that the site is published below, as `/ds41/`.
     """
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in built_pages(folder)}
     for path, page in pages.items():
@@ -135,11 +153,9 @@ def link_faults(folder: Path, blob: str, root: Path, base: str = "/") -> Iterato
                 if not (root / name).exists():
                     yield f"{here}: {link} names no file of the repository"
             elif not urlparse(link).scheme:
-                address, anchor = urldefrag(urljoin(f"/{here}", link))
-                if link.startswith(base):
-                    address = address.removeprefix(base)
-                target = folder / unquote(address).lstrip("/")
-                if not target.is_file():
+                address = urlparse(urljoin(base + here, link))
+                target = folder / unquote(address.path).removeprefix(base)
+                if address.netloc or not address.path.startswith(base) or not target.is_file():
                     yield f"{here}: {link} leads nowhere"
-                elif anchor and target in pages and unquote(anchor) not in pages[target].ids:
+                elif address.fragment and target in pages and unquote(address.fragment) not in pages[target].ids:
                     yield f"{here}: {link} names no place on its page"

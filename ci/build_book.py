@@ -19,19 +19,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.parse import urlparse
 
 import back_pages
+import book_rules
 import glossary_links
 import nbformat
 import notebook_results as results
 import page_cards
 import page_figures
 import page_head
+import page_markup
 import page_meta
 import page_slim
 import page_styles
+import performance_page
 import yaml
+from page_markup import PageError
+from page_meta import Site
 from project import HERE, Project, ProjectError
 
 # Its package cannot be run with -m, and its script may belong to another environment.
@@ -40,22 +44,10 @@ JUPYTER_BOOK = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
     "from jupyter_book.cli.main import main; sys.exit(main())"
 )
-FAULTS = (ProjectError, page_head.HeadError, page_meta.MetaError, page_styles.StyleError)
 
 
 class BuildError(Exception):
     """The book cannot be built from what there is."""
-
-
-def site_address(repository_url: str) -> str:
-    """Where the built book is published: the repository's pages address."""
-    owner, name = urlparse(repository_url).path.strip("/").split("/")
-    return f"https://{owner}.github.io/{name}/"
-
-
-def site_path(repository_url: str) -> str:
-    """The path of the built book's address, such as `/ds41/`."""
-    return urlparse(site_address(repository_url)).path
 
 
 def check_jupyter_book() -> None:
@@ -88,10 +80,11 @@ def stage(project: Project) -> Path:
     shutil.copytree(project.book / "_vendor", folder / "extra" / "vendor")
     shutil.copy(project.root / "_toc.yml", folder)
     config = dict(project.config)
-    config["html"] = config.get("html", {}) | {"baseurl": site_address(project.repository_url)}
+    config["html"] = config.get("html", {}) | {"baseurl": Site.of(project).address}
     (folder / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
     clear_landing_page(folder, project)
     back_pages.fill(folder, project)
+    performance_page.fill(folder, project)
     glossary_links.link(folder, project)
     return folder
 
@@ -110,41 +103,43 @@ def clear_landing_page(folder: Path, project: Project) -> None:
 
 
 def mend(page: str) -> str:
-    """A built page without four faults of the tools.
+    """A built page without three faults of the tools; axe-core finds each of them again, should they change its words.
 
     docutils gives bibliographies roles that are deprecated. MyST-NB names every fold alike, whatever it says.
     The theme does not name the folds of its table of contents.
-    Sphinx loads MathJax on the front page whenever any page that it leads to has a formula.
     """
     page = page.replace('role="doc-biblioentry"', 'role="listitem"')
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    page = page.replace(
+    return page.replace(
         '<summary><span class="toctree-toggle"', '<summary aria-label="Subpages"><span class="toctree-toggle"'
     )
-    if 'class="math ' not in page:
-        page = re.sub(r"\s*<script>window\.MathJax = .*?</script>", "", page)
-        page = re.sub(r'\s*<script[^>]* src="[^"]*mathjax[^"]*"></script>', "", page)
-    return page
 
 
 def finish(built: Path, project: Project) -> None:
-    """Make the pages that Sphinx wrote light, and give them what they say of themselves to others."""
+    """Make the pages that Sphinx wrote light, and give them what they say of themselves to others.
+
+    Raises:
+        PageError: a page or a file of the theme is not what is known here.
+    """
     built = built.resolve()
     static = built / "_static"
     options = (static / "documentation_options.js").read_text(encoding="utf-8")
     plain = page_slim.plain_classes((static / "pygments.css").read_text(encoding="utf-8"))
+    # The front door is no page of the theme, and is written anew.
     pages = {
-        path: path.read_text(encoding="utf-8") for path in sorted(built.rglob("*.html")) if static not in path.parents
+        path: path.read_text(encoding="utf-8")
+        for path in book_rules.built_pages(built)
+        if path != built / page_meta.DOOR
     }
     for path, text in pages.items():
-        pages[path] = page_slim.slim_code(page_slim.slim_plots(page_head.mend_head(mend(text), options)), plain)
+        with page_markup.naming(path, built):
+            text = page_head.print_addresses(page_head.mend_head(mend(text), options))
+            pages[path] = page_slim.slim_code(page_slim.slim_plots(text), plain)
     glossary_links.explain(pages)
     page_head.calm_theme(built)
     page_styles.bundle(pages, built, [path for path in static.rglob("*.js") if path.name != "fontawesome.js"])
     page_figures.share(pages, built)
-    site = page_meta.Site(
-        site_address(project.repository_url), project.config["title"], f"{project.page_names[0]}.html"
-    )
+    site = Site.of(project)
     titles = page_meta.add_meta(pages, built, site, [f"{name}.html" for name in project.page_names])
     bar = page_cards.Bar.of((static / "ledger.svg").read_text(encoding="utf-8"))
     page_cards.draw({built / page_meta.card_name(name): title for name, title in titles.items()}, site.title, bar)
@@ -193,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
         check_jupyter_book()
         check_results(project)
         publish(build(stage(project), project), project.html)
-    except (BuildError, *FAULTS, OSError) as error:
+    except (BuildError, ProjectError, PageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{len(project.pages)} pages in {time.monotonic() - start:.0f} s")

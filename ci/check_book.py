@@ -19,17 +19,23 @@ import json
 import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import book_rules as rules
 import browser
-import build_book
 import npm_tools
 import page_places
+from page_meta import Site
 from page_server import serve
 from page_visit import DESKTOP, Visit
 from project import HERE, Project
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PHONE = 375
 NARROW = (320, 360, 375, 390)
@@ -37,11 +43,11 @@ NARROW = (320, 360, 375, 390)
 WORKERS = 2
 
 
-def check_page(chromium, site: str, address: str, axe: str, screens: Path | None) -> list[str]:
-    faults: list[str] = []
+def page_faults(chromium, site: str, address: str, axe: str, screens: Path | None) -> Iterator[str]:
+    """What is wrong with one page, each sentence after where it shows."""
 
-    def note(where: str, found) -> None:
-        faults.extend(f"{where}: {fault}" for fault in found)
+    def seen(where: str, found: Iterable[str]) -> Iterator[str]:
+        return (f"{where}: {fault}" for fault in found)
 
     def picture(visit: Visit, name: str) -> None:
         if screens:
@@ -49,61 +55,60 @@ def check_page(chromium, site: str, address: str, axe: str, screens: Path | None
             visit.page.screenshot(path=screens / f"{stem}-{name}.png", full_page=True)
 
     for theme in ("light", "dark"):
-        visit = Visit(chromium, site, address, theme)
-        found = list(rules.math_faults(visit.page))
-        if theme == "light":
-            note("page", found)
-            note("page", rules.image_faults(visit.page))
-        visit.come_near()
-        note(f"{theme} {DESKTOP} px", rules.axe_faults(visit.page, axe))
-        picture(visit, f"{theme}-{DESKTOP}")
-        # The theme changes colours only, so one of the two has the small screens looked at closely.
-        for width in NARROW if theme == "light" else (PHONE,):
-            visit.resize(width)
+        with Visit(chromium, site, address, theme) as visit:
+            # In both themes, as axe-core looks at drawn formulas.
+            yield from seen(theme, rules.math_faults(visit.page))
+            if theme == "light":
+                yield from seen("page", rules.image_faults(visit.page))
             visit.come_near()
-            note(f"{width} px", rules.width_faults(visit.page))
-            if width == PHONE:
-                picture(visit, f"{theme}-{PHONE}")
-                if theme == "light":
-                    note(f"{PHONE} px", rules.axe_faults(visit.page, axe))
-        note(theme, visit.faults)
-        visit.context.close()
-    return faults
+            yield from seen(f"{theme} {DESKTOP} px", rules.axe_faults(visit.page, axe))
+            picture(visit, f"{theme}-{DESKTOP}")
+            # The theme changes colours only, so one of the two has the small screens looked at closely.
+            for width in NARROW if theme == "light" else (PHONE,):
+                visit.resize(width)
+                visit.come_near()
+                yield from seen(f"{width} px", rules.width_faults(visit.page))
+                if width == PHONE:
+                    picture(visit, f"{theme}-{PHONE}")
+                    if theme == "light":
+                        yield from seen(f"{PHONE} px", rules.axe_faults(visit.page, axe))
+            yield from seen(theme, visit.faults)
 
 
-def check_pages(site: str, addresses: list[str], axe: str, screens: Path | None) -> dict[str, tuple[list[str], float]]:
-    """The faults of each page, and the seconds that looking took."""
-    found = {}
+def look(places: dict[str, Callable[[Browser], Iterable[str]]]) -> dict[str, list[str]]:
+    """The faults of each place, looked at in turn in one browser; a line is printed for each."""
+    from playwright.sync_api import Error
+
+    report = {}
     with browser.chromium() as chromium:
-        for address in addresses:
+        for place, faults_in in places.items():
             start = time.monotonic()
-            faults = check_page(chromium, site, address, axe, screens)
-            found[address] = faults, time.monotonic() - start
-    return found
+            faults = report[place] = []
+            try:
+                faults.extend(faults_in(chromium))
+            except Error as error:
+                # The other places are looked at all the same.
+                faults.append(f"cannot be looked at: {error.message}")
+            outcome = f"{len(faults)} faults" if faults else "in order"
+            print(f"{place}: {outcome} ({time.monotonic() - start:.1f} s)", flush=True)
+    return report
 
 
-def check_places(site: str, folder: Path) -> dict[str, tuple[list[str], float]]:
+def check_pages(site: str, addresses: list[str], axe: str, screens: Path | None) -> dict[str, list[str]]:
+    """The faults of each page."""
+    return look({one: partial(page_faults, site=site, address=one, axe=axe, screens=screens) for one in addresses})
+
+
+def check_places(site: str, folder: Path) -> dict[str, list[str]]:
     """The faults of the book in a folder, of the page for dead addresses, and of a page under the Tab key."""
-    found = {}
-    with browser.chromium() as chromium:
-        for name, faults in (
-            ("offline", page_places.offline_faults(chromium, folder)),
-            ("404.html", page_places.missing_faults(chromium, site)),
-            ("keyboard", page_places.keyboard_faults(chromium, site, page_places.offline_page(folder))),
-        ):
-            start = time.monotonic()
-            found[name] = list(faults), time.monotonic() - start
-    return found
-
-
-def addresses(folder: Path, names: list[str]) -> list[str]:
-    """The pages to visit: all but the front door, which only sends readers on, and the page for dead addresses."""
-    pages = [path.relative_to(folder).as_posix() for path in rules.book_pages(folder)]
-    wanted = [f"{name.removesuffix('.html')}.html" for name in names]
-    missing = sorted(set(wanted) - set(pages))
-    if missing:
-        raise FileNotFoundError(f"no page {', '.join(missing)} in {folder}; its pages are {', '.join(pages)}")
-    return wanted or pages
+    page = page_places.offline_page(folder)
+    return look(
+        {
+            "offline": partial(page_places.offline_faults, folder=folder),
+            "404.html": partial(page_places.missing_faults, site=site),
+            "keyboard": partial(page_places.keyboard_faults, site=site, address=page),
+        }
+    )
 
 
 def shares(folder: Path, pages: list[str], workers: int) -> list[list[str]]:
@@ -118,30 +123,26 @@ def shares(folder: Path, pages: list[str], workers: int) -> list[list[str]]:
 
 
 def check(project: Project, names: list[str], screenshots: bool) -> int:
-    if not (project.html / "index.html").exists():
-        raise FileNotFoundError(f"no book in {project.html}: run `make book` first")
+    pages = rules.addresses(project.html, names)
+    pages = pages or [path.relative_to(project.html).as_posix() for path in rules.book_pages(project.html)]
     screens = project.build / "screens" if screenshots else None
     if screens:
         screens.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     blob = f"/blob/{project.repository_branch}/"
-    base = build_book.site_path(project.repository_url)
+    base = Site.of(project).path
     report = {
         "links": list(rules.link_faults(project.html, blob, project.root, base)),
         "sizes": list(rules.size_faults(project.html)),
     }
     axe = (npm_tools.package(project, "axe-core") / "axe.min.js").read_text(encoding="utf-8")
-    pages = addresses(project.html, names)
     spawn = multiprocessing.get_context("spawn")
     with serve(project.html, base) as site, ProcessPoolExecutor(WORKERS, mp_context=spawn) as pool:
         jobs = [pool.submit(check_pages, site, share, axe, screens) for share in shares(project.html, pages, WORKERS)]
         if not names:
             jobs.append(pool.submit(check_places, site, project.html))
-        for job in as_completed(jobs):
-            for address, (faults, seconds) in job.result().items():
-                report[address] = faults
-                outcome = f"{len(faults)} faults" if faults else "in order"
-                print(f"{address}: {outcome} ({seconds:.1f} s)", flush=True)
+        for job in jobs:
+            report |= job.result()
     project.reports.mkdir(parents=True, exist_ok=True)
     (project.reports / "pages.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     faults = [f"{place}: {fault}" for place, found in report.items() for fault in found]

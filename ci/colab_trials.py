@@ -20,7 +20,7 @@ def twice(run: Run) -> dict:
     """The first cell is run again: it reports, and installs nothing more."""
     layer = run.layer("first-cell-twice")
     notebook = run.chapter(CHAPTER)
-    at = next(i for i, cell in enumerate(notebook.cells) if cell.id == "colab")
+    at = _first_cell(notebook)
     again = nbformat.from_dict(dict(notebook.cells[at]) | {"id": "colab-again"})
     notebook.cells.insert(at + 1, again)
     row = run.execute("first-cell-twice", notebook, layer, run.sources)
@@ -35,8 +35,7 @@ def no_network(run: Run) -> dict:
     """Nothing can be fetched: the first cell must fail and say that pip reached nothing."""
     layer = run.layer("no-network")
     notebook = run.chapter(CHAPTER)
-    at = next(i for i, cell in enumerate(notebook.cells) if cell.id == "colab")
-    notebook.cells = notebook.cells[: at + 1]
+    notebook.cells = notebook.cells[: _first_cell(notebook) + 1]
     nowhere = {run.project.repository_url: (layer.folder / "nowhere.git").as_uri()}
     row = run.execute("no-network", notebook, layer, nowhere)
     clear = row["outcome"] == "failed" and row.get("cell") == "colab" and "network" in row.get("error", "")
@@ -56,6 +55,11 @@ def there_already(run: Run) -> dict:
     row = run.execute("ds41-there-already", run.chapter(CHAPTER), layer, nowhere)
     run.close(layer)
     return row
+
+
+def _first_cell(notebook: nbformat.NotebookNode) -> int:
+    """Where the cell that installs ds41 stands; a probe is before it."""
+    return next(i for i, cell in enumerate(notebook.cells) if cell.id == "colab")
 
 
 def _install(run: Run, layer: Layer) -> None:

@@ -204,17 +204,25 @@ def paragraphs(parser: MarkdownIt, text: str) -> Iterator[tuple[int, int, bool]]
 
 
 def explain(pages: dict[Path, str]) -> None:
-    """Give each link to a term the first sentence of its definition as its title, in the built `pages`, in place."""
+    """Give each link to a term the first sentence of its definition as its title, in the built `pages`, in place.
+
+    Raises:
+        ProjectError: Sphinx writes terms or links to them in another way than is known here.
+    """
     sentences = {
         term: first_sentence(definition) for text in pages.values() for term, definition in _DEFINITION.findall(text)
     }
 
     def titled(match: re.Match) -> str:
+        if match["id"] not in sentences:
+            raise ProjectError(f"no page has a definition of {match['id']}; expected <dt id=...> and <dd><p> after it")
         title = html.escape(sentences[match["id"]])
         return f'<a class="reference internal" href="{match["address"]}" title="{title}">'
 
     for path, text in pages.items():
-        pages[path] = _LINK.sub(titled, text)
+        pages[path], titles = _LINK.subn(titled, text)
+        if titles != (terms := text.count("std-term")):
+            raise ProjectError(f"{path.name} has {terms} terms of the glossary and {titles} links to them")
 
 
 def restore_downloads(built: Path, project: Project) -> None:

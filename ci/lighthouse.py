@@ -21,9 +21,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import book_rules
 import browser
-import build_book
 import npm_tools
+from page_meta import Site
 from page_server import serve
 from project import HERE, Project
 
@@ -55,9 +56,12 @@ def measure(program: Path, address: str, factor: float) -> dict:
     Raises:
         LighthouseError: it failed, or the page did not load.
     """
+    node = shutil.which("node")
+    if node is None:
+        raise LighthouseError("Lighthouse runs on Node.js, and there is no node here")
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "report.json"
-        command = [str(shutil.which("node")), str(program), address, "--quiet", "--output=json"]
+        command = [node, str(program), address, "--quiet", "--output=json"]
         command += [f"--output-path={output}", f"--throttling.cpuSlowdownMultiplier={factor}"]
         command += [f"--chrome-flags=--headless=new {' '.join(browser.ARGUMENTS)}"]
         environment = os.environ | {"CHROME_PATH": str(shutil.which(browser.find()))}
@@ -119,20 +123,16 @@ def table(results: dict[str, dict]) -> str:
 
 
 def check(project: Project, pages: list[str], runs: int) -> int:
-    if not (project.html / "index.html").exists():
-        raise FileNotFoundError(f"no book in {project.html}: run `make book` first")
-    missing = [page for page in pages if not (project.html / f"{page}.html").exists()]
-    if missing:
-        raise FileNotFoundError(f"no page {', '.join(missing)} in {project.html}")
+    addresses = dict(zip(pages, book_rules.addresses(project.html, pages), strict=True))
     program = npm_tools.package(project, "lighthouse") / "cli" / "index.js"
     results = {}
-    with serve(project.html, build_book.site_path(project.repository_url)) as site:
+    with serve(project.html, Site.of(project).path) as site:
         # A first run warms the disk and says how fast this machine is just now.
-        factor = slowdown(measure(program, f"{site}/{pages[0]}.html", SLOWDOWN)["environment"]["benchmarkIndex"])
-        for page in pages:
+        factor = slowdown(measure(program, f"{site}/{addresses[pages[0]]}", SLOWDOWN)["environment"]["benchmarkIndex"])
+        for page, address in addresses.items():
             reports = []
             for _ in range(runs):
-                reports.append(measure(program, f"{site}/{page}.html", factor))
+                reports.append(measure(program, f"{site}/{address}", factor))
                 factor = slowdown(reports[-1]["environment"]["benchmarkIndex"])
             results[page] = summary(reports)
             print(f"{page}: {results[page]['performance of each run']}", flush=True)

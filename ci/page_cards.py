@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_markup import PageError
+
 SIZE = (1200, 630)
 _MARGIN = 64
 _BAR = (470, 54)  # top and height, in pixels
@@ -31,13 +33,14 @@ class Bar:
         """Read off the landing picture.
 
         Raises:
-            ValueError: the picture does not say what it shows.
+            PageError: the picture does not say what it shows.
         """
         owners = re.findall(r'class="bold">(\d+) B</tspan><tspan[^>]*>(layer \d+)<', picture)
         split = re.search(r"of which (\d+) are main KV and (\d+) index keys", picture)
+        # Both themes name every colour, light first; of equal names a dict keeps the last.
         colours = dict(reversed(re.findall(r"--ds-(\w+):(#[0-9a-f]{6})", picture)))
         if not owners or split is None:
-            raise ValueError("ledger.svg does not name its owners' bytes; expected what ci/render_figures.py draws")
+            raise PageError("ledger.svg does not name its owners' bytes; expected what ci/render_figures.py draws")
         return cls({layer: int(size) for size, layer in owners}, int(split[1]), int(split[2]), colours)
 
     @property
@@ -55,7 +58,7 @@ def draw(cards: dict[Path, str], book: str, bar: Bar) -> None:
         for path, words in cards.items():
             # The longest titles still end above the bar.
             size, width = (56, 30) if len(words) <= 84 else (42, 42)
-            title.set_text("\n".join(textwrap.wrap(words, width)[:4]))
+            title.set_text("\n".join(textwrap.wrap(words, width, max_lines=4, placeholder=" …")))
             title.set_fontsize(size)
             path.parent.mkdir(parents=True, exist_ok=True)
             fig.savefig(path, metadata={"Software": None}, pil_kwargs={"optimize": True})

@@ -8,10 +8,11 @@ sheets begin with stands once in `figures.css`, then what each kind adds; each d
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from pathlib import Path
+
+from page_markup import PageError, add_to_head, naming, to_root, version
 
 _STYLE = re.compile(r'(<figure class="ds-fig ([\w -]+)"[^>]*>\s*)<style>(.*?)</style>\n?', re.DOTALL)
 _SCRIPT = re.compile(
@@ -20,6 +21,8 @@ _SCRIPT = re.compile(
     r'for \(const root of document\.querySelectorAll\("#(ds-fig-\w+):not\(\[data-mounted\]\)"\)\) \{.*?</script>',
     re.DOTALL,
 )
+# What stays behind of a figure from which style or script were not taken.
+_LEFT = re.compile(r'<figure class="ds-fig[^>]*>\s*<style>|<script[^>]* class="ds-data">')
 _MOUNT = """\
 for (const data of document.querySelectorAll(".ds-fig .ds-data[data-mount]")) {
   const root = data.closest(".ds-fig");
@@ -49,41 +52,54 @@ class _Shared:
 
 
 def share(pages: dict[Path, str], folder: Path) -> None:
-    """Take styles and scripts out of the figures of `pages`, in place, and write them to `folder`/_static/."""
+    """Take styles and scripts out of the figures of `pages`, in place, and write them to `folder`/_static/.
+
+    Raises:
+        PageError: a figure is not written as `ds41.viz.diagram` writes them.
+    """
     styles, scripts = _Shared(), _Shared()
     loads: dict[Path, set[str]] = {}
     for path, text in pages.items():
-        kinds: dict[str, str] = {}
-        needed: set[str] = set()
-
-        def style(match: re.Match, kinds: dict[str, str] = kinds, needed: set[str] = needed) -> str:
-            kind = match[2].split()[-1].removeprefix("ds-")
-            styles.name(kind, match[3])
-            needed.add("figures.css")
-            identity = re.search(r'id="([^"]+)"', match[1])
-            kinds[identity[1] if identity else ""] = kind
-            return match[1]
-
-        def script(match: re.Match, kinds: dict[str, str] = kinds, needed: set[str] = needed) -> str:
-            data, source, identity = match.groups()
-            needed.add("figures.js")
-            name = scripts.name(kinds[identity], source)
-            return f'<script type="application/json" class="ds-data" data-mount="{name}">{data}</script>'
-
-        pages[path] = _SCRIPT.sub(script, _STYLE.sub(style, text))
-        loads[path] = needed
+        with naming(path, folder):
+            pages[path], loads[path] = _take_out(text, styles, scripts)
     files = {"figures.css": _style_sheet(styles), "figures.js": _script(scripts)}
-    for name, text in files.items():
-        if any(name in needed for needed in loads.values()):
-            (folder / "_static" / name).write_text(text, encoding="utf-8")
-    for path, needed in loads.items():
-        root = "../" * (len(path.relative_to(folder).parts) - 1)
+    needed = set().union(*loads.values())
+    for name in needed:
+        (folder / "_static" / name).write_text(files[name], encoding="utf-8")
+    marks = {name: version(text) for name, text in files.items()}
+    for path, names in loads.items():
+        static = f"{to_root(path, folder)}_static"
         links = ""
-        if "figures.css" in needed:
-            links += f'<link rel="stylesheet" href="{root}_static/figures.css?v={_version(files["figures.css"])}" />\n'
-        if "figures.js" in needed:
-            links += f'<script defer src="{root}_static/figures.js?v={_version(files["figures.js"])}"></script>\n'
-        pages[path] = pages[path].replace("</head>", f"{links}</head>", 1)
+        if "figures.css" in names:
+            links += f'<link rel="stylesheet" href="{static}/figures.css?v={marks["figures.css"]}" />\n'
+        if "figures.js" in names:
+            links += f'<script defer src="{static}/figures.js?v={marks["figures.js"]}"></script>\n'
+        pages[path] = add_to_head(pages[path], links)
+
+
+def _take_out(page: str, styles: _Shared, scripts: _Shared) -> tuple[str, set[str]]:
+    """The page with bare figures, and the files that it needs instead."""
+    kinds: dict[str, str] = {}
+
+    def style(match: re.Match) -> str:
+        kind = match[2].split()[-1].removeprefix("ds-")
+        styles.name(kind, match[3])
+        identity = re.search(r'id="([^"]+)"', match[1])
+        kinds[identity[1] if identity else ""] = kind
+        return match[1]
+
+    def script(match: re.Match) -> str:
+        data, source, identity = match.groups()
+        if identity not in kinds:
+            raise PageError(f"has a script for the figure {identity}, which brings no style sheet")
+        name = scripts.name(kinds[identity], source)
+        return f'<script type="application/json" class="ds-data" data-mount="{name}">{data}</script>'
+
+    page, styled = _STYLE.subn(style, page)
+    page, scripted = _SCRIPT.subn(script, page)
+    if left := _LEFT.search(page):
+        raise PageError(f"has a figure that is written in another way than is known here: {left[0][:120]!r}")
+    return page, {name for name, count in (("figures.css", styled), ("figures.js", scripted)) if count}
 
 
 def _style_sheet(styles: _Shared) -> str:
@@ -98,7 +114,3 @@ def _script(scripts: _Shared) -> str:
         f"{name!r}: () => {{\n{scripts.texts[name]}\nreturn mount;\n}},\n" for name in sorted(scripts.texts)
     )
     return f"(() => {{\nconst mounts = {{\n{mounts}}};\n{_MOUNT}}})();\n"
-
-
-def _version(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

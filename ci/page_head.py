@@ -11,6 +11,8 @@ import html
 import re
 from pathlib import Path
 
+from page_markup import PageError, first_alone, replaced
+
 # As the theme's, but "auto" becomes the reader's preference here, not after the page was painted, and a browser that
 # forbids storage goes without.
 _THEME = """<script>
@@ -23,48 +25,63 @@ _THEME = """<script>
   page.theme = chosen || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();
 </script>"""
-_OUTWARD = re.compile(r'<a (class="reference external" href="(https?://[^"]+)")>(.*?)</a>', re.DOTALL)
+# The theme adds a class of its own to links to GitHub.
+_OUTWARD = re.compile(r'<a (class="[^"]*\breference external" href="(https?://[^"]+)")>(.*?)</a>', re.DOTALL)
 # Letters of an address that paper shows.
 PRINTED = 60
 _SIDEBAR = '<div id="pst-primary-sidebar"'
 SIDEBAR = "Contents of the book"
 _MEASURES = "e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1"
 _OPTIONS = re.compile(r'\s*<script src="[^"]*documentation_options\.js[^"]*"></script>')
+_ICON_SCRIPT = re.compile(
+    r'\s*<!-- So that users can add custom icons -->\s*<script src="[^"]*fontawesome\.js[^"]*"></script>'
+)
+_PRELOADS = re.compile(r'\s*<!-- Pre-loaded scripts[^>]*-->|\s*<link rel="preload" as="script"[^>]*>')
+_MATHJAX = re.compile(r'\s*<script[^>]* src="([^"]*mathjax[^"]*)"></script>')
+_SEARCH_LABEL = re.compile(r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"')
 _ICON = re.compile(
     r'(<(?:i|span) class="(?:[\w-]+ )*(?:fa-solid|fa-brands|fa-regular|fas|fab|far)\b[^"]*")(?![^>]*aria-hidden)'
 )
 
 
-class HeadError(Exception):
-    """The theme is another one than this program mends."""
-
-
 def mend_head(page: str, options: str) -> str:
-    """The page with a head that does not block; `options` is Sphinx's documentation_options.js."""
-    page = re.sub(r'<script data-cfasync="false">.*?</script>', lambda _: _THEME, page, count=1, flags=re.DOTALL)
+    """The page with a head that does not block; `options` is Sphinx's documentation_options.js.
+
+    Raises:
+        PageError: the page has not what the theme that is known here puts there.
+    """
+    page = replaced(page, r'(?s)<script data-cfasync="false">.*?</script>', _THEME, "script that names the theme", 1)
     # Search shows a passage of each page that it finds, and in a folder a page may not read another.
-    options = options.replace("SHOW_SEARCH_SUMMARY: true", 'SHOW_SEARCH_SUMMARY: location.protocol !== "file:"')
-    page = _OPTIONS.sub(lambda _: f"\n    <script>{re.sub(chr(10) + ' *', ' ', options).strip()}</script>", page)
-    # It draws icons, for which the style sheet has a font.
-    page = re.sub(
-        r'\s*<!-- So that users can add custom icons -->\s*<script src="[^"]*fontawesome\.js[^"]*"></script>', "", page
+    options = replaced(
+        options,
+        "SHOW_SEARCH_SUMMARY: true",
+        'SHOW_SEARCH_SUMMARY: location.protocol !== "file:"',
+        "option for passages of what is found",
     )
-    page = re.sub(r'\s*<!-- Pre-loaded scripts[^>]*-->|\s*<link rel="preload" as="script"[^>]*>', "", page)
+    options = re.sub(r"\n *", " ", options).strip()
+    page = replaced(page, _OPTIONS, f"\n    <script>{options}</script>", "script with Sphinx's options")
+    # It draws icons, for which the style sheet has a font.
+    page = replaced(page, _ICON_SCRIPT, "", "script that draws icons")
+    page = replaced(page, _PRELOADS, "", "preloads of scripts")
     page = _late_formulas(page)
     page = re.sub(r"<script(?![^>]*\bdefer\b)([^>]*\bsrc=)", r"<script defer\1", page)
-    page = _once(page, r'\s*<meta name="viewport"[^>]*>')
-    page = _once(page, r"\s*<script>var togglebuttonSelector = [^<]*</script>")
+    page = first_alone(page, r'\s*<meta name="viewport"[^>]*>', "viewport")
+    page = first_alone(page, r"\s*<script>var togglebuttonSelector = [^<]*</script>", "selector of what folds")
     page = re.sub(r'\s*<meta name="docsearch:version" content="" ?/?>', "", page)
-    page = _OUTWARD.sub(_address_on_paper, page)
     # Its words and keys name this button better than a label that leaves the keys out.
-    page = re.sub(r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1", page)
+    page = replaced(page, _SEARCH_LABEL, lambda match: match[1], "labelled search button")
     # What stands beside the text is a landmark too.
-    page = page.replace(_SIDEBAR, f'{_SIDEBAR} role="complementary" aria-label="{SIDEBAR}"', 1)
+    landmark = f'{_SIDEBAR} role="complementary" aria-label="{SIDEBAR}"'
+    page = replaced(page, _SIDEBAR, landmark, "sidebar", 1)
     return _ICON.sub(r'\1 aria-hidden="true"', page)
 
 
+def print_addresses(page: str) -> str:
+    """The page whose links out of the book bring their addresses for paper with them, unless their words say them."""
+    return _OUTWARD.sub(_address_on_paper, page)
+
+
 def _address_on_paper(match: re.Match) -> str:
-    """A link out of the book with its address as paper shows it, unless its words say it already."""
     opening, address, words = match.groups()
     short = re.sub(r"^https?://(?:www\.)?", "", html.unescape(address)).rstrip("/")
     said = re.sub(r"<[^>]+>", "", words)
@@ -75,32 +92,29 @@ def _address_on_paper(match: re.Match) -> str:
 
 
 def _late_formulas(page: str) -> str:
-    """MathJax as an address for ds41.js, which loads it when a formula is near."""
-    mathjax = re.search(r'\s*<script[^>]* src="([^"]*mathjax[^"]*)"></script>', page)
-    if mathjax is None:
-        return page
-    page = page.replace(mathjax[0], "", 1)
-    return re.sub(r'<script( src="[^"]*/ds41\.js)', rf'<script data-mathjax="{mathjax[1]}"\1', page, count=1)
+    """MathJax as an address for ds41.js, which loads it when a formula is near; without formulas there is none.
 
-
-def _once(page: str, pattern: str) -> str:
-    """The page with the first match alone."""
-    first = re.search(pattern, page)
-    if first is None:
-        return page
-    return page[: first.end()] + re.sub(pattern, "", page[first.end() :])
+    Sphinx loads it on the front page, too, whenever any page that it leads to has a formula.
+    """
+    if 'class="math ' not in page:
+        page = re.sub(r"\s*<script>window\.MathJax = .*?</script>", "", page)
+        return _MATHJAX.sub("", page)
+    source = _MATHJAX.search(page)
+    page = replaced(page, _MATHJAX, "", "MathJax for its formulas")
+    given = f'<script data-mathjax="{source[1]}"'
+    return replaced(page, r'<script(?= src="[^"]*/ds41\.js)', given, "ds41.js to load its formulas", 1)
 
 
 def calm_theme(folder: Path) -> None:
     """Keep the theme from measuring every box of a page before it is shown: ds41.js does that in slices.
 
     Raises:
-        HeadError: the theme's script is not the one that is known here.
+        PageError: the theme's script is not the one that is known here.
     """
     path = folder / "_static" / "scripts" / "pydata-sphinx-theme.js"
     text = path.read_text(encoding="utf-8")
     if text.count(_MEASURES) != 1:
-        raise HeadError(f"{path.name} does not measure scrolling boxes as pydata-sphinx-theme 0.16.1 does")
+        raise PageError(f"{path.name} does not measure scrolling boxes as pydata-sphinx-theme 0.16.1 does")
     path.write_text(text.replace(_MEASURES, ""), encoding="utf-8")
 
 

@@ -13,6 +13,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urljoin, urlparse
 
+from page_markup import PageError, add_to_head, replaced
+from project import Project
+
 LENGTH = 200
 _SHORTEST = 60
 # Sidenotes, figures, folded things and code do not open a page.
@@ -21,10 +24,14 @@ _SKIPPED = {"aside", "figure", "details", "pre", "table", "style", "script", "na
 MISSING_TITLE = "Page not found"
 MISSING_TEXT = "There is no page at this address. It may have moved: look for its words, or begin at the first page."
 MISSING_LINK = "The first page"
+_SEARCH_SCRIPT = re.compile(r'\s*<script[^>]* src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
+_SEARCH_HEADING = re.compile(
+    r'(<div class="bd-search-container">\s*)<h1>.*?</h1>\s*<noscript>.*?</noscript>', re.DOTALL
+)
+_SEARCH_FORM = re.compile(r'(<div class="bd-search-container">.*?)action="#"', re.DOTALL)
 
-
-class MetaError(Exception):
-    """A page says too little of itself."""
+# Pages beside those of the book: the one that a site's address shows, and what a host shows at a dead one.
+DOOR, SEARCH, MISSING = "index.html", "search.html", "404.html"
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,12 @@ class Site:
     address: str
     title: str
     first: str
+
+    @classmethod
+    def of(cls, project: Project) -> Site:
+        """The book at its repository's pages address."""
+        owner, name = urlparse(project.repository_url).path.strip("/").split("/")
+        return cls(f"https://{owner}.github.io/{name}/", project.config["title"], f"{project.page_names[0]}.html")
 
     @property
     def path(self) -> str:
@@ -133,32 +146,30 @@ def add_meta(pages: dict[Path, str], folder: Path, site: Site, names: list[str])
     """Describe the book's pages, whose addresses within the site are `names`; returns the title of each.
 
     Raises:
-        MetaError: a page has no title or no text.
+        PageError: a page has no title, no text or no head; or the search page has not what 404.html is made of.
     """
     titles = {}
     for name in names:
         title, text = describe(pages[folder / name])
         if not title or not text:
-            raise MetaError(f"{name} has {'no text' if title else 'no title'} to describe it by")
+            raise PageError(f"{name} has {'no text' if title else 'no title'} to describe it by")
         tags = head_tags(site, name, title, text, card_name(name))
-        pages[folder / name] = pages[folder / name].replace("</head>", f"{tags}</head>", 1)
+        pages[folder / name] = add_to_head(pages[folder / name], tags)
         titles[name] = title
-    pages[folder / "index.html"] = door(site, pages[folder / site.first])
-    pages[folder / "404.html"] = missing_page(pages[folder / "search.html"], site)
+    pages[folder / DOOR] = door(site, pages[folder / site.first])
+    pages[folder / MISSING] = missing_page(pages[folder / SEARCH], site)
     (folder / "robots.txt").write_text(
         f"User-agent: *\nAllow: /\nSitemap: {urljoin(site.address, 'sitemap.xml')}\n", encoding="utf-8"
     )
-    for name in ("search.html", "genindex.html", "404.html"):
-        if folder / name in pages:
-            page = pages[folder / name]
-            page = re.sub(r'\s*<link rel="canonical"[^>]*>', "", page)
-            pages[folder / name] = page.replace("</head>", '<meta name="robots" content="noindex" />\n</head>', 1)
+    for name in (SEARCH, MISSING):
+        page = re.sub(r'\s*<link rel="canonical"[^>]*>', "", pages[folder / name])
+        pages[folder / name] = add_to_head(page, '<meta name="robots" content="noindex" />\n')
     return titles
 
 
 def card_name(page: str) -> str:
     """The address within the site of the card for the page `book/intro.html`."""
-    return f"_static/cards/{Path(page).stem}.png"
+    return f"_static/cards/{page.removesuffix('.html').replace('/', '-')}.png"
 
 
 def door(site: Site, first: str) -> str:
@@ -175,22 +186,21 @@ def door(site: Site, first: str) -> str:
 
 
 def missing_page(search: str, site: Site) -> str:
-    """`404.html`, made of the search page."""
-    page = re.sub(r"<title>.*?</title>", f"<title>{MISSING_TITLE} — {html.escape(site.title)}</title>", search, count=1)
-    page = re.sub(r'\s*<script[^>]* src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>', "", page)
-    start = page.index('<div class="bd-search-container">')
-    before, after = page[:start], page[start:]
-    after = re.sub(
-        r"<h1>.*?</h1>\s*<noscript>.*?</noscript>",
-        f"<h1>{MISSING_TITLE}</h1>\n<p>{MISSING_TEXT}</p>",
-        after,
-        count=1,
-        flags=re.DOTALL,
-    )
+    """`404.html`, made of the search page.
+
+    Raises:
+        PageError: the search page has not what the theme that is known here puts there.
+    """
+    title = f"<title>{MISSING_TITLE} — {html.escape(site.title)}</title>"
+    page = replaced(search, r"<title>.*?</title>", title, "title", 1)
+    page = replaced(page, _SEARCH_SCRIPT, "", "scripts that search")
+    said = f"<h1>{MISSING_TITLE}</h1>\n<p>{MISSING_TEXT}</p>"
+    page = replaced(page, _SEARCH_HEADING, lambda match: match[1] + said, "heading of the search", 1)
     link = f'<p><a href="{site.first}">{MISSING_LINK}</a></p>'
-    after = after.replace('<div id="search-results"></div>', link, 1).replace('action="#"', 'action="search.html"', 1)
-    after = re.sub(r"\s*<script>\s*// Activate the search field.*?</script>", "", after, count=1, flags=re.DOTALL)
-    page = before + after
+    page = replaced(page, '<div id="search-results"></div>', link, "place for results", 1)
+    # The first form is in the dialog that every page has.
+    page = replaced(page, _SEARCH_FORM, lambda match: f'{match[1]}action="{SEARCH}"', "form in the text", 1)
+    page = replaced(page, r"(?s)\s*<script>\s*// Activate the search field.*?</script>", "", "focus on the search", 1)
 
     def absolute(match: re.Match) -> str:
         if match[2].startswith("#") or urlparse(match[2]).scheme:
@@ -198,4 +208,4 @@ def missing_page(search: str, site: Site) -> str:
         return f'{match[1]}"{urljoin(site.path, match[2])}"'
 
     page = re.sub(r'(\s(?:href|src|action)=)"([^"]*)"', absolute, page)
-    return re.sub(r'data-content_root="[^"]*"', f'data-content_root="{site.path}"', page, count=1)
+    return replaced(page, r'data-content_root="[^"]*"', f'data-content_root="{site.path}"', "root of its content", 1)

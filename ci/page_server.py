@@ -78,6 +78,11 @@ def _compress(path: Path, _changed: int) -> bytes:
     return gzip.compress(path.read_bytes(), 6)
 
 
+class _Server(ThreadingHTTPServer):
+    # Two browsers ask for dozens of files at once; whom a short queue turns away asks again a second later.
+    request_queue_size = 128
+
+
 @contextmanager
 def serve(folder: Path, base: str = "/") -> Iterator[str]:
     """The folder on a free port; yields its address without the last slash.
@@ -86,8 +91,7 @@ def serve(folder: Path, base: str = "/") -> Iterator[str]:
         base: the path that the folder stands below, such as `/ds41/`.
     """
     handler = functools.partial(Handler, directory=str(folder), base=base)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}{base.rstrip('/')}"

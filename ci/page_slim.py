@@ -11,6 +11,8 @@ import html
 import re
 from xml.etree import ElementTree
 
+from page_markup import PageError
+
 _PLOT = re.compile(r'<svg class="(?:ds-wide|ds-narrow|)" role="img".*?</svg>', re.DOTALL)
 _CODE = re.compile(r'<div class="highlight">.*?</div>', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?")
@@ -102,9 +104,15 @@ def _flatten(element: ElementTree.Element) -> None:
 
 
 def plain_classes(pygments_css: str) -> set[str]:
-    """Classes of code to which the style sheet gives the colour of plain text and nothing else, in every theme."""
+    """Classes of code to which the style sheet gives the colour of plain text and nothing else, in every theme.
+
+    Raises:
+        PageError: the style sheet has no rules of the form that is known here.
+    """
     rules = re.findall(r'(html\[data-theme="\w+"\]) \.highlight(?: \.(\w+))? \{([^}]*)\}', pygments_css)
-    base = {theme: _declarations(body)["color"] for theme, name, body in rules if not name}
+    base = {theme: _declarations(body).get("color") for theme, name, body in rules if not name}
+    if not base or None in base.values() or {theme for theme, _, _ in rules} != set(base):
+        raise PageError("pygments.css does not give plain text a colour in rules for each html[data-theme]")
     plain: dict[str, set[bool]] = {}
     for theme, name, body in rules:
         if name:
@@ -119,7 +127,5 @@ def _declarations(body: str) -> dict[str, str]:
 
 def slim_code(page: str, plain: set[str]) -> str:
     """The page without spans around code that looks like plain text."""
-    if not plain:
-        return page
     span = re.compile(rf'<span class="(?:{"|".join(sorted(plain))})">([^<]*)</span>')
     return _CODE.sub(lambda match: span.sub(r"\1", match[0]).replace("<span></span>", ""), page)

@@ -9,13 +9,18 @@ fonts keep the glyphs that the remaining rules name, inside the sheet.
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
+
+from page_markup import PageError, to_root, version
+
+if TYPE_CHECKING:
+    from fontTools.ttLib import TTFont
 
 _LINK = re.compile(r'<link\b(?=[^>]*\brel="stylesheet")(?![^>]*\bmedia=)[^>]*\bhref="([^"]+)"[^>]*>\s*')
 _LICENCE = re.compile(r"/\*!.*?\*/", re.DOTALL)
@@ -32,10 +37,6 @@ _ICON = re.compile(r"\\([ef][0-9a-f]{3})\b|([\ue000-\uf8ff])")
 _GROUPS = ("@media", "@supports", "@container", "@layer")
 
 
-class StyleError(Exception):
-    """The style sheets cannot be made one."""
-
-
 def bundle(pages: dict[Path, str], folder: Path, scripts: Iterable[Path]) -> None:
     """Make the style sheets of all `pages` one file, `folder`/_static/styles/site.css, and have them load that.
 
@@ -43,13 +44,14 @@ def bundle(pages: dict[Path, str], folder: Path, scripts: Iterable[Path]) -> Non
     their own, such as print, are left alone.
 
     Raises:
-        StyleError: pages load the same sheets in different orders, or a sheet is not well formed.
+        PageError: a page loads no sheet, pages load the same sheets in different orders, a sheet is not well formed,
+            or no font has an icon that a rule names.
     """
-    wanted = {path: _sheets(text, path, folder) for path, text in pages.items() if _LINK.search(text)}
-    order = max(wanted.values(), key=len)
-    for path, sheets in wanted.items():
-        if [sheet for sheet in order if sheet in sheets] != sheets:
-            raise StyleError(f"{path.name} loads {_names(sheets)}; another page loads {_names(order)}")
+    loaded = {path: _sheets(text, path) for path, text in pages.items()}
+    order = max(loaded.values(), key=len)
+    for path, sheets in loaded.items():
+        if not sheets or [sheet for sheet in order if sheet in sheets] != sheets:
+            raise PageError(f"{path.name} loads {_names(sheets)}; another page loads {_names(order)}")
     words = {word for text in pages.values() for part in _USED.findall(text) for word in _WORD.findall("".join(part))}
     for script in scripts:
         words.update(_WORD.findall(script.read_text(encoding="utf-8")))
@@ -61,10 +63,9 @@ def bundle(pages: dict[Path, str], folder: Path, scripts: Iterable[Path]) -> Non
     text = "\n".join(['@charset "UTF-8";', *dict.fromkeys(licences), text, ""])
     home.mkdir(parents=True, exist_ok=True)
     (home / "site.css").write_text(text, encoding="utf-8")
-    version = hashlib.sha256(text.encode()).hexdigest()[:8]
-    for path in wanted:
-        root = "../" * (len(path.relative_to(folder).parts) - 1)
-        link = f'<link rel="stylesheet" href="{root}_static/styles/site.css?v={version}" />\n'
+    mark = version(text)
+    for path in pages:
+        link = f'<link rel="stylesheet" href="{to_root(path, folder)}_static/styles/site.css?v={mark}" />\n'
         first = _LINK.search(pages[path]).start()
         pages[path] = pages[path][:first] + link + _LINK.sub("", pages[path][first:])
 
@@ -74,12 +75,12 @@ def purge(css: str, words: set[str]) -> str:
     return "\n".join(_kept(css, lambda selector: _possible(selector, words)))
 
 
-def _sheets(page: str, path: Path, folder: Path) -> list[Path]:
+def _sheets(page: str, path: Path) -> list[Path]:
     return [(path.parent / urlparse(address).path).resolve() for address in _LINK.findall(page)]
 
 
 def _names(sheets: list[Path]) -> str:
-    return ", ".join(sheet.name for sheet in sheets)
+    return ", ".join(sheet.name for sheet in sheets) or "none"
 
 
 def _read(sheet: Path, home: Path, licences: list[str]) -> str:
@@ -134,7 +135,7 @@ def _rules(css: str) -> Iterator[tuple[str, str | None]]:
         elif token == "}":
             depth -= 1
             if depth < 0:
-                raise StyleError(f"a brace too many after {''.join(head)[-80:]!r}")
+                raise PageError(f"a brace too many after {''.join(head)[-80:]!r}")
             if depth == 0:
                 yield "".join(head).strip(), _tight("".join(body))
                 head, body = [], []
@@ -145,7 +146,7 @@ def _rules(css: str) -> Iterator[tuple[str, str | None]]:
             continue
         (body if depth else head).append(part)
     if depth or "".join(head).strip():
-        raise StyleError(f"the style sheet ends within {''.join(head).strip()[:80]!r}")
+        raise PageError(f"the style sheet ends within {''.join(head).strip()[:80]!r}")
 
 
 def _tight(body: str) -> str:
@@ -182,31 +183,34 @@ def icons(css: str) -> set[int]:
 
 def _embed_icons(css: str, home: Path) -> str:
     """Icon fonts as data within the sheet, with the glyphs that the sheet's rules name."""
+    from fontTools.ttLib import TTFont
+
     wanted = icons(css)
+    drawn: set[int] = set()
 
     def face(match: re.Match) -> str:
         source = re.search(r"url\(([^)]+fontawesome[^)]+\.ttf)\)", match[0])
         if source is None:
             return match[0]
-        font = _subset((home / source[1]).resolve(), wanted)
-        if font is None:
+        font = TTFont((home / source[1]).resolve())
+        present = wanted & set(font.getBestCmap())
+        if not present:
             return ""
-        data = base64.b64encode(font).decode()
+        drawn.update(present)
+        data = base64.b64encode(_subset(font, present)).decode()
         return re.sub(r"src:[^}]*(?=})", f'src:url(data:font/woff;base64,{data}) format("woff")', match[0])
 
-    return re.sub(r"@font-face\{[^}]*\}", face, css)
+    css = re.sub(r"@font-face\{[^}]*\}", face, css)
+    if missing := wanted - drawn:
+        raise PageError(f"no icon font has {', '.join(f'U+{code:X}' for code in sorted(missing))}, which rules name")
+    return css
 
 
-def _subset(path: Path, wanted: set[int]) -> bytes | None:
+def _subset(font: TTFont, glyphs: set[int]) -> bytes:
     from fontTools.subset import Options, Subsetter
-    from fontTools.ttLib import TTFont
 
-    font = TTFont(path)
-    present = wanted & set(font.getBestCmap())
-    if not present:
-        return None
     subsetter = Subsetter(Options(hinting=False, layout_features=[], notdef_outline=False, name_IDs=[]))
-    subsetter.populate(unicodes=present)
+    subsetter.populate(unicodes=glyphs)
     subsetter.subset(font)
     font.flavor = "woff"
     buffer = io.BytesIO()

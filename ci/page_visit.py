@@ -17,7 +17,7 @@ NEAR = 'dispatchEvent(new Event("beforeprint"))'
 
 
 class Visit:
-    """One page in one theme.
+    """One page in one theme; a context manager, which closes it.
 
     Args:
         site: the address that everything must come from.
@@ -56,9 +56,16 @@ class Visit:
         self.page.goto(self._address, wait_until="load")
         if leads_to:
             self.page.wait_for_selector(leads_to)
+            self.page.wait_for_load_state("load")
         shown = self.page.evaluate("document.documentElement.dataset.theme")
         if shown != theme:
             self.faults.append(f"shows the theme {shown!r} to a reader who prefers {theme}")
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
 
     def resize(self, width: int) -> None:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
@@ -68,7 +75,7 @@ class Visit:
         self.page.evaluate(NEAR)
 
     def _route(self, route) -> None:
-        if route.request.url.startswith((self._site, "data:", "blob:")):
+        if route.request.url.startswith((f"{self._site}/", "data:", "blob:")):
             route.continue_()
         else:
             self.faults.append(f"asks another host: {route.request.url}")

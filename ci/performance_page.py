@@ -49,12 +49,12 @@ class Kind:
     missing: str
 
 
-def _none(command: str, what: str = "No result of this kind") -> str:
-    return f"{what} has been recorded yet; `{command}` writes one."
+def _none(command: str, what: str = "No result of this kind", then: str = "") -> str:
+    return f"{what} has been recorded yet; `{command}` writes one{then}."
 
 
 def _none_on_a_gpu(command: str, what: str) -> str:
-    return f"{_none(command, what).removesuffix('.')}, and `python ci/record_results.py` keeps it."
+    return _none(command, what, ", and `python ci/record_results.py` keeps it")
 
 
 KINDS = {

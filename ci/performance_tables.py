@@ -152,7 +152,15 @@ def compiled(record: dict[str, Any]) -> Iterator[Table]:
                 f"{shared / limit:.2f}",
             )
         )
-    numbers = ("kernels", "on matrix units", "bytes spilled", "registers", "of 255", "shared, KiB", "of limit")
+    numbers = (
+        "kernels",
+        "on matrix units",
+        "bytes spilled",
+        "registers",
+        f"of {_MOST_REGISTERS}",
+        "shared, KiB",
+        "of limit",
+    )
     yield _table(
         "Compiled kernels by GPU generation, and the most that one of them takes",
         _columns(("generation",), numbers),

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import book_rules as rules
 import browser
-import build_book
 import page_meta
 import yaml
+from page_markup import PageError
+from page_meta import Site
 from page_server import serve
 from project import HERE, Project
 from pypdf import PdfReader, PdfWriter
@@ -42,11 +43,15 @@ footer { position: absolute; bottom: 9mm; left: 16mm; right: 16mm; display: flex
 
 
 def print_page(page, site: str, address: str, published: str) -> bytes:
-    """One built page as a PDF, its links into the book leading to the published one."""
+    """One built page as a PDF, its links into the book leading to the published one.
+
+    Raises:
+        PageError: a formula of it cannot be drawn.
+    """
     page.goto(f"{site}/{address}", wait_until="load")
     faults = list(rules.math_faults(page))
     if faults:
-        raise ValueError(f"{address}: {'; '.join(faults)}")
+        raise PageError(f"{address}: {'; '.join(faults)}")
     page.evaluate(
         """([site, published]) => {
           for (const link of document.querySelectorAll("main a[href]"))
@@ -67,7 +72,7 @@ def front_matter(page, project: Project, site: str, starts: list[tuple[str, str,
             last = part
         lines.append(f"<li><span>{html.escape(title)}</span>{first}</li>")
     book, author = project.config["title"], project.config["author"]
-    address = build_book.site_address(project.repository_url)
+    address = Site.of(project).address
     page.set_content(
         f"{_SHEET}<section><h1>{html.escape(book)}</h1><p>{html.escape(author)}</p>"
         f'<img src="{picture}" alt=""><p>{address}</p></section>'
@@ -97,17 +102,17 @@ def parts(project: Project) -> dict[str, str]:
     return captions
 
 
-def bind(project: Project, names: list[str], chromium, site: str) -> tuple[PdfWriter, int]:
+def bind(project: Project, addresses: list[str], chromium, site: str) -> tuple[PdfWriter, int]:
     """The whole PDF and its number of pages."""
     page = chromium.new_page(color_scheme="light", reduced_motion="reduce")
-    published = build_book.site_address(project.repository_url)
+    published = Site.of(project).address
     captions = parts(project)
     printed: list[tuple[str, str, PdfReader]] = []
-    for name in names:
-        title, _ = page_meta.describe((project.html / f"{name}.html").read_text(encoding="utf-8"))
-        reader = PdfReader(io.BytesIO(print_page(page, site, f"{name}.html", published)))
-        printed.append((captions.get(name, ""), title, reader))
-        print(f"{name}: {len(reader.pages)} pages", flush=True)
+    for address in addresses:
+        title, _ = page_meta.describe((project.html / address).read_text(encoding="utf-8"))
+        reader = PdfReader(io.BytesIO(print_page(page, site, address, published)))
+        printed.append((captions.get(address.removesuffix(".html"), ""), title, reader))
+        print(f"{address}: {len(reader.pages)} pages", flush=True)
     # Title page and contents take two; a longer list of contents is printed again with what it takes.
     front = PdfReader(io.BytesIO(front_matter(page, project, site, _starts(printed, 2))))
     if len(front.pages) != 2:
@@ -142,16 +147,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     project = Project(options.root)
-    names = [name.removesuffix(".html") for name in options.pages] or project.page_names
-    missing = [name for name in names if not (project.html / f"{name}.html").exists()]
-    if missing:
-        print(f"error: no page {', '.join(missing)} in {project.html}: run `make book` first", file=sys.stderr)
-        return 1
-    base = build_book.site_path(project.repository_url)
     try:
-        with browser.chromium() as chromium, serve(project.html, base) as site:
-            writer, pages = bind(project, names, chromium, site)
-    except (browser.NoBrowserError, ValueError) as error:
+        addresses = rules.addresses(project.html, options.pages or project.page_names)
+        with browser.chromium() as chromium, serve(project.html, Site.of(project).path) as site:
+            writer, pages = bind(project, addresses, chromium, site)
+    except (browser.NoBrowserError, FileNotFoundError, PageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     target = project.build / "ds41.pdf"

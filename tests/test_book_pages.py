@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import book_rules
 import browser
 import check_book
@@ -89,7 +91,7 @@ def test_formulas_are_drawn_and_mathjax_is_not_idle(visit, monkeypatch):
     script = '<script src="data:text/javascript,//mathjax"></script>'
     idle = visit("<p>no formula</p>", head=script).page
     assert list(book_rules.math_faults(idle)) == ["loads MathJax and has no formula"]
-    raw = visit(r'<span class="math">\(x\)</span>').page
+    raw = visit(r'<span class="math">\(x\)</span><mjx-container>another</mjx-container>').page
     assert list(book_rules.math_faults(raw)) == ["0 of 1 formulas are drawn"]
 
 
@@ -119,6 +121,9 @@ def test_the_book_is_read_from_a_folder_without_a_network(chromium, tmp_path):
     faults = list(page_places.offline_faults(chromium, tmp_path))
     assert "page.html: 1 figures do not answer" in faults
     assert any("gone.png" in fault for fault in faults)
+    (tmp_path / "page.html").write_text(broken.replace("data-mount", "data-other"))
+    with pytest.raises(FileNotFoundError, match=r"no page in .* has both formulas"):
+        page_places.offline_page(tmp_path)
 
 
 def test_a_dead_address_shows_the_way_back(chromium, tmp_path):
@@ -148,6 +153,19 @@ def test_the_tab_key_passes_the_contents_and_is_seen(chromium, tmp_path):
         assert list(page_places.keyboard_faults(chromium, site, "lost.html")) == [
             "the first stop of the Tab key is no link past the contents"
         ]
+
+
+def test_a_place_that_cannot_be_looked_at_keeps_no_other_from_it(chromium, monkeypatch, capsys):
+    from playwright.sync_api import Error
+
+    def broken(chromium):
+        yield "one fault"
+        raise Error("it crashed")
+
+    monkeypatch.setattr(browser, "chromium", lambda: contextlib.nullcontext(chromium))
+    report = check_book.look({"a": broken, "b": lambda chromium: []})
+    assert report == {"a": ["one fault", "cannot be looked at: it crashed"], "b": []}
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == ["a: 2 faults", "b: in order"]
 
 
 def test_pages_are_shared_out_by_size(tmp_path):

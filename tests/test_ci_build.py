@@ -16,6 +16,7 @@ import page_styles
 import pytest
 import tiny_book
 from fontTools.ttLib import TTFont
+from page_meta import Site
 from project import HERE
 
 
@@ -141,7 +142,7 @@ def test_the_package_names_the_address_where_the_book_is_published():
     text = (HERE.root / "pyproject.toml").read_text(encoding="utf-8")
     urls = dict(re.findall(r'^(Documentation|Repository) = "([^"]+)"$', text, re.MULTILINE))
     assert urls == {
-        "Documentation": build_book.site_address(HERE.repository_url),
+        "Documentation": Site.of(HERE).address,
         "Repository": HERE.repository_url,
     }
 
@@ -183,10 +184,17 @@ def test_dead_links_are_found(tmp_path):
 
 def test_links_from_the_root_of_the_published_site(tmp_path):
     (tmp_path / "book").mkdir()
-    (tmp_path / "404.html").write_text('<a href="/ds41/book/a.html">x</a><a href="/ds41/gone.html">x</a>')
-    (tmp_path / "book" / "a.html").write_text("")
+    links = ["/ds41/book/a.html", "/ds41/gone.html", "/book/a.html", "//book/a.html", "book/a.html?q=1"]
+    (tmp_path / "404.html").write_text("".join(f'<a href="{link}">x</a>' for link in links))
+    # Up and out of the site, although the folder has such a file.
+    (tmp_path / "book" / "a.html").write_text('<a href="../../404.html">x</a><a href="../404.html">x</a>')
     faults = list(book_rules.link_faults(tmp_path, "/blob/main/", tmp_path, "/ds41/"))
-    assert faults == ["404.html: /ds41/gone.html leads nowhere"]
+    assert faults == [
+        "404.html: /ds41/gone.html leads nowhere",
+        "404.html: /book/a.html leads nowhere",
+        "404.html: //book/a.html leads nowhere",
+        "book/a.html: ../../404.html leads nowhere",
+    ]
 
 
 def test_pages_that_are_too_heavy_are_found(tmp_path):

@@ -7,6 +7,7 @@ import re
 import browser
 import page_figures
 import pytest
+from page_markup import PageError
 from page_server import serve
 from page_visit import Visit
 
@@ -73,6 +74,20 @@ def test_a_page_without_figures_brings_no_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("<style>", '<style media="all">'),
+        ('class="ds-data"', 'data-of="x" class="ds-data"'),
+        ("(() =>", "(function ()"),
+    ],
+)
+def test_a_figure_that_is_written_in_another_way_is_refused(tmp_path, old, new):
+    page = PAGE.format(viz.layer_map()._repr_html_().replace(old, new, 1))
+    with pytest.raises(PageError, match=r"a\.html has a (figure|script)"):
+        page_figures.share({tmp_path / "a.html": page}, tmp_path)
+
+
 @pytest.mark.browser
 def test_shared_figures_answer_and_one_that_fails_stops_no_other(shared, tmp_path):
     folder, _ = shared
@@ -85,17 +100,14 @@ def test_shared_figures_answer_and_one_that_fails_stops_no_other(shared, tmp_pat
         browser.find()
     except browser.NoBrowserError as error:
         pytest.fail(str(error)) if browser.required() else pytest.skip(str(error))
-    with browser.chromium() as chromium, serve(folder) as site:
-        visit = Visit(chromium, site, "c.html")
+    with browser.chromium() as chromium, serve(folder) as site, Visit(chromium, site, "c.html") as visit:
         mounted = visit.page.locator(".ds-fig[data-mounted]").count()
-        before = visit.page.locator(".ds-bits figcaption").inner_text()
+        before = visit.page.locator(".ds-bits").inner_text()
         visit.page.locator(".ds-bits input, .ds-bits button").first.focus()
         visit.page.keyboard.press("ArrowRight")
         visit.page.keyboard.press("Enter")
         after = visit.page.locator(".ds-bits").inner_text()
-        faults = visit.faults
     assert mounted == 2
-    assert before
-    assert after
-    assert len(faults) == 1
-    assert "page error" in faults[0]
+    assert after != before
+    assert len(visit.faults) == 1
+    assert "page error" in visit.faults[0]

@@ -9,6 +9,7 @@ import page_head
 import page_slim
 import page_styles
 import pytest
+from page_markup import PageError
 
 from ds41 import viz
 
@@ -79,6 +80,12 @@ def test_code_that_looks_like_plain_text_has_no_spans():
     )
 
 
+@pytest.mark.parametrize("css", ["", ".highlight .n { color: #111 }", PYGMENTS.replace("color: #eee }", "}")])
+def test_a_style_sheet_that_names_no_plain_colour_is_refused(css):
+    with pytest.raises(PageError, match=r"pygments\.css does not give plain text a colour"):
+        page_slim.plain_classes(css)
+
+
 @pytest.mark.parametrize(
     ("css", "kept"),
     [
@@ -102,7 +109,7 @@ def test_rules_that_cannot_apply_are_dropped(css, kept):
 
 @pytest.mark.parametrize("css", ["p { top: 0", "p { top: 0 } }", "p"])
 def test_a_broken_style_sheet_is_refused(css):
-    with pytest.raises(page_styles.StyleError):
+    with pytest.raises(PageError):
         page_styles.purge(css, set())
 
 
@@ -136,24 +143,48 @@ def test_style_sheets_become_one(tmp_path):
 def test_pages_that_disagree_on_the_order_of_sheets_are_refused(tmp_path):
     one, two = ('<link rel="stylesheet" href="a.css" />', '<link rel="stylesheet" href="b.css" />')
     pages = {tmp_path / "a.html": one + two, tmp_path / "b.html": two + one}
-    with pytest.raises(
-        page_styles.StyleError, match=r"b\.html loads b\.css, a\.css; another page loads a\.css, b\.css"
-    ):
+    with pytest.raises(PageError, match=r"b\.html loads b\.css, a\.css; another page loads a\.css, b\.css"):
+        page_styles.bundle(pages, tmp_path, [])
+
+
+# The parts of a page that the theme, Sphinx and its extensions write and the builder changes.
+PARTS = {
+    "script that names the theme": '<script data-cfasync="false">dataset.theme = "a";</script>',
+    "script with Sphinx's options": '<script src="../_static/documentation_options.js?v=1"></script>',
+    "script that draws icons": (
+        '<!-- So that users can add custom icons -->\n<script src="../_static/scripts/fontawesome.js"></script>'
+    ),
+    "preloads of scripts": '<link rel="preload" as="script" href="../_static/scripts/bootstrap.js" />',
+    "selector of what folds": "<script>var togglebuttonSelector = '.toggle';</script>" * 2,
+    "MathJax for its formulas": '<script defer="defer" src="../vendor/mathjax/tex.js?v=2"></script>',
+    "ds41.js to load its formulas": '<script src="../_static/ds41.js?v=3"></script>',
+    "viewport": '<meta name="viewport" content="a" /><meta name="viewport" content="b" />',
+    "labelled search button": '<button class="btn search-button-field x" title="Search" aria-label="a">Ctrl</button>',
+    "sidebar": '<div id="pst-primary-sidebar" class="bd-sidebar-primary"></div>',
+}
+REST = (
+    '<script src="../_static/doctools.js"></script><i class="fa-solid fa-bars"></i><i class="other"></i>'
+    '<span class="math notranslate">x</span>'
+)
+OPTIONS = "const DOCUMENTATION_OPTIONS = {\n  SHOW_SEARCH_SUMMARY: true\n};"
+
+
+def test_an_icon_that_no_font_has_is_refused(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "a.css").write_text(r'p::before { content: "\f0c9" }')
+    pages = {tmp_path / "a.html": '<link rel="stylesheet" href="_static/a.css" />'}
+    with pytest.raises(PageError, match=r"no icon font has U\+F0C9"):
+        page_styles.bundle(pages, tmp_path, [])
+
+
+def test_a_page_without_a_style_sheet_is_refused(tmp_path):
+    pages = {tmp_path / "a.html": '<link rel="stylesheet" href="a.css" />', tmp_path / "b.html": ""}
+    with pytest.raises(PageError, match=r"b\.html loads none"):
         page_styles.bundle(pages, tmp_path, [])
 
 
 def test_no_script_of_the_head_blocks():
-    page = (
-        '<script data-cfasync="false">document.documentElement.dataset.theme = "auto";</script>'
-        '<script src="../_static/documentation_options.js?v=1"></script>'
-        '<script src="../_static/doctools.js"></script>'
-        '<script defer="defer" src="../vendor/mathjax/tex.js?v=2"></script>'
-        '<script src="../_static/ds41.js?v=3"></script>'
-        '<meta name="viewport" content="a" /><meta name="viewport" content="b" />'
-        '<i class="fa-solid fa-bars"></i><i class="other"></i>'
-        '<button class="btn search-button-field x" title="Search" aria-label="Search">Search Ctrl+K</button>'
-    )
-    mended = page_head.mend_head(page, "const DOCUMENTATION_OPTIONS = {\n  SHOW_SEARCH_SUMMARY: true\n};")
+    mended = page_head.mend_head("\n".join(PARTS.values()) + REST, OPTIONS)
     assert 'const DOCUMENTATION_OPTIONS = { SHOW_SEARCH_SUMMARY: location.protocol !== "file:" };' in mended
     assert re.findall(r"<script(?! defer)[^>]* src=", mended) == []
     assert "mathjax/tex.js" not in "".join(re.findall(r'src="[^"]*"', mended))
@@ -163,21 +194,38 @@ def test_no_script_of_the_head_blocks():
     assert '<i class="other">' in mended
     assert "prefers-color-scheme" in mended
     assert '<button class="btn search-button-field x" title="Search">' in mended
+    assert '<div id="pst-primary-sidebar" role="complementary" aria-label="Contents of the book"' in mended
+    for gone in ("fontawesome", "preload", "data-cfasync"):
+        assert gone not in mended
+    assert mended.count("togglebuttonSelector") == 1
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_of_another_theme_is_refused(part):
+    page = "\n".join(text for name, text in PARTS.items() if name != part) + REST
+    with pytest.raises(PageError, match=f"has no {part}"):
+        page_head.mend_head(page, OPTIONS)
+
+
+def test_a_page_without_formulas_loads_no_mathjax():
+    page = "\n".join(PARTS.values()) + REST.replace('class="math ', 'class="')
+    assert "mathjax" not in page_head.mend_head(page, OPTIONS)
 
 
 def test_links_out_of_the_book_say_where_they_lead_on_paper():
-    def printed(href: str, words: str) -> str:
-        page = page_head.mend_head(f'<a class="reference external" href="{href}">{words}</a>', "")
+    def printed(href: str, words: str, kind: str = "") -> str:
+        page = page_head.print_addresses(f'<a class="{kind}reference external" href="{href}">{words}</a>')
         return "".join(re.findall(r'data-print="([^"]*)"', page))
 
     assert printed("https://www.example.org/a?b=1&amp;c=2", "<em>here</em>") == "example.org/a?b=1&amp;c=2"
+    assert printed("https://github.com/a/b", "a/b", kind="github ") == "github.com/a/b"
     assert printed("https://arxiv.org/abs/1", "arXiv:1") == ""
     assert printed("https://example.org/", "example.org") == ""
     assert printed("https://example.org/" + "a" * 100, "here") == f"example.org/{'a' * 47}…"
 
 
-def test_another_theme_is_refused(tmp_path):
+def test_a_script_of_another_theme_is_refused(tmp_path):
     (tmp_path / "_static" / "scripts").mkdir(parents=True)
     (tmp_path / "_static" / "scripts" / "pydata-sphinx-theme.js").write_text("nothing known")
-    with pytest.raises(page_head.HeadError, match=r"pydata-sphinx-theme\.js does not measure"):
+    with pytest.raises(PageError, match=r"pydata-sphinx-theme\.js does not measure"):
         page_head.calm_theme(tmp_path)

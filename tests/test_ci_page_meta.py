@@ -10,6 +10,7 @@ import page_cards
 import page_meta
 import page_server
 import pytest
+from page_markup import PageError
 from PIL import Image
 from project import HERE
 
@@ -45,7 +46,7 @@ def test_tags_are_escaped_and_absolute():
     assert '<meta name="description" content="a &lt; b" />' in tags
     assert 'property="og:title" content="The &quot;one&quot;"' in tags
     assert 'property="og:url" content="https://example.org/ds41/book/a.html"' in tags
-    assert 'property="og:image" content="https://example.org/ds41/_static/cards/a.png"' in tags
+    assert 'property="og:image" content="https://example.org/ds41/_static/cards/book-a.png"' in tags
 
 
 def test_the_door_leads_on_and_says_what_the_first_page_says():
@@ -58,7 +59,7 @@ def test_the_door_leads_on_and_says_what_the_first_page_says():
 
 
 def test_a_page_without_text_is_named(tmp_path):
-    with pytest.raises(page_meta.MetaError, match=r"book/a\.html has no text to describe it by"):
+    with pytest.raises(PageError, match=r"book/a\.html has no text to describe it by"):
         page_meta.add_meta({tmp_path / "book" / "a.html": article("")}, tmp_path, SITE, ["book/a.html"])
 
 
@@ -73,7 +74,7 @@ def test_a_card_shows_the_bytes_to_scale(tmp_path):
     row = [card.getpixel((x, 500)) for x in range(card.width)]
     main, index = (tuple(bytes.fromhex(bar.colours[name][1:])) for name in ("main", "index"))
     assert row.count(main) / row.count(index) == pytest.approx(720 / 170, rel=0.02)
-    with pytest.raises(ValueError, match=r"ledger\.svg does not name"):
+    with pytest.raises(PageError, match=r"ledger\.svg does not name"):
         page_cards.Bar.of("<svg></svg>")
 
 

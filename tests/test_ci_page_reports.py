@@ -64,8 +64,12 @@ def test_a_page_that_is_not_there_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(browser, "find", lambda: "chromium")
     assert lighthouse.main(["--root", str(project.root)]) == 1
     assert "no book in" in capsys.readouterr().err
+    assert print_book.main(["--root", str(project.root)]) == 1
+    assert "no book in" in capsys.readouterr().err
+    project.html.mkdir(parents=True)
+    (project.html / "index.html").write_text("")
     assert print_book.main(["--root", str(project.root), "book/gone"]) == 1
-    assert "no page book/gone in" in capsys.readouterr().err
+    assert "no page book/gone.html in" in capsys.readouterr().err
 
 
 @pytest.mark.browser
@@ -78,6 +82,7 @@ def test_pages_become_one_pdf_with_bookmarks_and_numbers(tmp_path, capsys):
     static = project.html / "_static"
     static.mkdir(parents=True)
     (project.html / "book").mkdir()
+    (project.html / "index.html").write_text("")
     (static / "ledger.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 2 1"></svg>')
     page = (
         '<!doctype html><html lang="en"><title>t</title><main><article><h1>{0}</h1><p>words of {0}</p>'

@@ -151,6 +151,21 @@ def test_a_link_says_the_first_sentence_of_the_definition(tmp_path):
     assert pages[glossary] == definition + link.format("", title)
 
 
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ('<a class="other" href="#term-a"><span class="xref std std-term">a</span></a>', "has 1 terms .* and 0 links"),
+        (
+            '<a class="reference internal" href="#term-a"><span class="xref std std-term">a</span></a>',
+            "no page has a definition of term-a",
+        ),
+    ],
+)
+def test_terms_that_sphinx_writes_in_another_way_are_refused(tmp_path, page, fault):
+    with pytest.raises(ProjectError, match=fault):
+        glossary_links.explain({tmp_path / "a.html": page})
+
+
 @pytest.fixture(scope="module")
 def book():
     """The real chapters: markdown as stored, markdown with links, and the terms found, by chapter."""

@@ -10,7 +10,6 @@ import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
-import back_pages
 import gpu_check
 import gpu_layers
 import gpu_measure
@@ -159,7 +158,7 @@ def test_a_file_that_the_page_does_not_know_stops_the_build(book, tmp_path):
     folder = tmp_path / "stage"
     shutil.copytree(book.book, folder / "book")
     with pytest.raises(performance_page.PerformanceError, match=r"new_cpu\.json is no file that the page of results"):
-        back_pages.fill(folder, book)
+        performance_page.fill(folder, book)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_what_cannot_be_shown_is_an_error(book, content, page, fault):
 def test_without_results_every_kind_says_how_to_get_them(book, tmp_path):
     folder = tmp_path / "stage"
     shutil.copytree(book.book, folder / "book")
-    back_pages.fill(folder, book)
+    performance_page.fill(folder, book)
     text = (folder / performance_page.PAGE).read_text(encoding="utf-8")
     assert text.count(" has been recorded yet; `python ") == len(performance_page.KINDS)
     assert "{{" not in text

@@ -2,7 +2,7 @@
 // when the reader is a screen away from it.
 (() => {
   const boxes = [
-    "pre, .nboutput > .output_area, .jp-RenderedHTMLCommon, .pst-scrollable-table-container",
+    "pre, .pst-scrollable-table-container",
     ".bd-article :is(div.math, mjx-container[display], .cell_output .output, dl.py table)",
   ].join();
   const inline = ".bd-article span.math mjx-container";
