@@ -6,7 +6,10 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import api_pages
@@ -45,6 +48,50 @@ def test_every_package_has_a_place():
     for module in all_modules():
         if source_file(module).name == "__init__.py":
             assert any(entry == module or entry.startswith(f"{module}.") for entry in listed), module
+
+
+def test_the_reference_needs_the_environment_of_the_book_alone():
+    """Sphinx imports each module: what it imports at once has to be in requirements.txt, or be pretended."""
+    api_sphinx = pytest.importorskip("api_sphinx", reason="needs Sphinx")
+    requirements = (HERE.root / "requirements.txt").read_text(encoding="utf-8")
+    pinned = with_requirements(re.findall(r"^([\w.-]+)==", requirements, re.MULTILINE))
+    known = {"ds41", *sys.stdlib_module_names, *api_sphinx.SETTINGS["autodoc_mock_imports"]}
+    distributions = packages_distributions()
+    missing = {
+        f"{module} imports {root}"
+        for module in all_modules()
+        for root in imported_at_once(module) - known
+        if not pinned & {name.lower() for name in distributions.get(root, ())}
+    }
+    assert not missing
+
+
+def with_requirements(distributions: list[str]) -> set[str]:
+    """These distributions and all that they need, in lower case."""
+    found: set[str] = set()
+    while distributions:
+        name = distributions.pop().lower()
+        if name not in found:
+            found.add(name)
+            with suppress(PackageNotFoundError):
+                needed = [one for one in requires(name) or () if "extra ==" not in one]
+                distributions = distributions + [re.match(r"[\w.-]+", one)[0] for one in needed]
+    return found
+
+
+def imported_at_once(module: str) -> set[str]:
+    """The packages that a module imports when it is imported itself, attempts included."""
+    found = set()
+    statements = list(ast.parse(source_file(module).read_text(encoding="utf-8")).body)
+    while statements:
+        match statements.pop():
+            case ast.Import(names=names):
+                found |= {name.name.partition(".")[0] for name in names}
+            case ast.ImportFrom(module=str(name), level=0):
+                found.add(name.partition(".")[0])
+            case ast.Try(body=body):
+                statements += body
+    return found
 
 
 def examples() -> Iterator[tuple[str, str]]:
