@@ -35,7 +35,7 @@ def plain_attention(model, signals, layer, row, position):
     for head in range(config.num_attention_heads):
         query = signals.queries[layer][start + position, head]
         exponents = [math.exp((query @ key).item() / math.sqrt(config.head_dim)) for key in keys]
-        total = sum(exponents) + math.exp(float(model.layers[layer].attn.attn_sink[head]))
+        total = sum(exponents) + math.exp(model.layers[layer].attn.attn_sink[head].item())
         shares = torch.tensor([exponent / total for exponent in exponents])
         yield shares[:visible], shares @ keys
 
