@@ -176,6 +176,9 @@ def door(site: Site, first: str) -> str:
     """`index.html`: sends readers on to the first page, with its words for whoever shows a card of the address."""
     title = html.escape(site.title)
     tags = "".join(re.findall(r'<meta (?:name="(?:description|twitter)|property="og)[^>]*>\n', first))
+    # A browser that is told of no icon asks for /favicon.ico, which is not there.
+    icons = re.findall(r'<link rel="icon" href="([^"]+)"', first)
+    tags += "".join(f'<link rel="icon" href="{urljoin(site.first, icon)}" />\n' for icon in icons)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8" />\n<title>{title}</title>\n'
         f'<meta http-equiv="refresh" content="0; url={site.first}" />\n'

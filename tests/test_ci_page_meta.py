@@ -50,10 +50,14 @@ def test_tags_are_escaped_and_absolute():
 
 
 def test_the_door_leads_on_and_says_what_the_first_page_says():
-    door = page_meta.door(SITE, '<meta name="description" content="words" />\n<meta name="other" />\n')
+    first = (
+        '<meta name="description" content="words" />\n<meta name="other" />\n<link rel="icon" href="../_static/i.svg"/>'
+    )
+    door = page_meta.door(SITE, first)
     assert 'content="0; url=book/intro.html"' in door
     assert '<meta name="description" content="words" />' in door
     assert "other" not in door
+    assert '<link rel="icon" href="_static/i.svg" />' in door
     assert '<a href="book/intro.html">A book &amp; more</a>' in door
     assert '<html lang="en">' in door
 
