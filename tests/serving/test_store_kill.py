@@ -59,7 +59,7 @@ def test_nothing_that_was_stored_is_lost_and_nothing_wrong_is_served(writer, tmp
     if KILLS >= 100:
         # The kills did come in the middle of things.
         assert tally["puts cut short"] > 0
-        assert tally["puts"] > KILLS // 4
+        assert tally["puts"] > KILLS
         assert tally["pages served"] > 10 * KILLS
 
 
