@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 """Build the book from the executed chapters: build/executed/ and book/ -> build/stage/ -> build/html/.
 
-    python ci/build_book.py
+    python ci/build_book.py                  in English
+    python ci/build_book.py --language de    in English and in German, which lies in build/html/de/
 
 Nothing is executed: `make notebooks` does that, and a chapter whose result is missing or older than its
 notebook or library is refused. Every warning is an error. build/html/ is replaced at once and only by a
-book that built without fault.
+book that built without fault. A translated edition is made from the same results; how many of its texts are still
+English is printed and kept in build/reports/translation-de.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
+import multiprocessing
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import back_pages
@@ -28,15 +33,20 @@ import notebook_results as results
 import page_cards
 import page_figures
 import page_head
+import page_languages
 import page_markup
 import page_meta
 import page_slim
 import page_styles
 import performance_page
+import translation
 import yaml
 from page_markup import PageError
 from page_meta import Site
 from project import HERE, Project, ProjectError
+
+from ds41 import language
+from ds41.language import say
 
 # Its package cannot be run with -m, and its script may belong to another environment.
 # The folder of this file goes onto the path for the extension api_sphinx.
@@ -110,13 +120,15 @@ def mend(page: str) -> str:
     """
     page = page.replace('role="doc-biblioentry"', 'role="listitem"')
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    return page.replace(
-        '<summary><span class="toctree-toggle"', '<summary aria-label="Subpages"><span class="toctree-toggle"'
-    )
+    label = f'<summary aria-label="{say("Subpages")}">'
+    return page.replace('<summary><span class="toctree-toggle"', f'{label}<span class="toctree-toggle"')
 
 
-def finish(built: Path, project: Project) -> None:
+def finish(built: Path, project: Project, languages: list[str]) -> None:
     """Make the pages that Sphinx wrote light, and give them what they say of themselves to others.
+
+    Args:
+        languages: the editions that are built together, for the links between them.
 
     Raises:
         PageError: a page or a file of the theme is not what is known here.
@@ -140,6 +152,7 @@ def finish(built: Path, project: Project) -> None:
     page_styles.bundle(pages, built, [path for path in static.rglob("*.js") if path.name != "fontawesome.js"])
     page_figures.share(pages, built)
     site = Site.of(project)
+    page_languages.link(pages, built, site, languages)
     titles = page_meta.add_meta(pages, built, site, [f"{name}.html" for name in project.page_names])
     bar = page_cards.Bar.of((static / "ledger.svg").read_text(encoding="utf-8"))
     page_cards.draw({built / page_meta.card_name(name): title for name, title in titles.items()}, site.title, bar)
@@ -149,8 +162,8 @@ def finish(built: Path, project: Project) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def build(folder: Path, project: Project) -> Path:
-    """Run Jupyter Book and return its HTML folder; its whole output goes to build/reports/book.log."""
+def build(folder: Path, project: Project, languages: list[str]) -> Path:
+    """Run Jupyter Book and return its HTML folder; its whole output goes to reports/book.log."""
     target = project.build / "jupyter-book"
     shutil.rmtree(target, ignore_errors=True)
     command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(folder)]
@@ -165,8 +178,29 @@ def build(folder: Path, project: Project) -> Path:
         shown = "\n  ".join(faults or plain.splitlines()[-30:])
         raise BuildError(f"Jupyter Book found faults:\n  {shown}\nthe whole log: {log}")
     built = target / "_build" / "html"
-    finish(built, project)
+    finish(built, project, languages)
     return built
+
+
+def build_edition(root: Path, code: str, languages: list[str]) -> Path:
+    """Build the book in one language, in a process of its own.
+
+    Raises:
+        BuildError: Jupyter Book found faults. ProjectError, PageError, OSError: as its parts say.
+    """
+    language.use(code)
+    project = translation.edition(Project(root), code)
+    return build(stage(project), project, languages)
+
+
+def translate(project: Project, code: str) -> None:
+    """Make the translated copy of the project, and say how much of it is still English."""
+    counts = translation.translate(project, code)
+    print(f"{language.LANGUAGES[code]}:\n{translation.report(counts)}", flush=True)
+    project.reports.mkdir(parents=True, exist_ok=True)
+    report = {name: {"texts": count.texts, "missing": count.missing} for name, count in counts.items()}
+    path = project.reports / f"translation-{code}.json"
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def publish(built: Path, target: Path) -> None:
@@ -181,17 +215,33 @@ def publish(built: Path, target: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    others = [code for code in language.LANGUAGES if code != "en"]
+    parser.add_argument(
+        "--language", action="append", default=[], choices=others, help="an edition beside the English one"
+    )
     parser.add_argument("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
-    project = Project(parser.parse_args(argv).root)
+    options = parser.parse_args(argv)
+    project = Project(options.root)
+    languages = ["en", *dict.fromkeys(options.language)]
     start = time.monotonic()
     try:
         check_jupyter_book()
         check_results(project)
-        publish(build(stage(project), project), project.html)
-    except (BuildError, ProjectError, PageError, OSError) as error:
+        for code in languages[1:]:
+            translate(project, code)
+        # A language belongs to a process; two of them build at once.
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(2, mp_context=spawn, max_tasks_per_child=1) as pool:
+            jobs = [pool.submit(build_edition, options.root, code, languages) for code in languages]
+            built = [job.result() for job in jobs]
+        for code, folder in zip(languages[1:], built[1:], strict=True):
+            os.replace(folder, built[0] / code)
+        publish(built[0], project.html)
+    except (BuildError, ProjectError, PageError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{len(project.pages)} pages in {time.monotonic() - start:.0f} s")
+    editions = " in each of two languages" if len(languages) > 1 else ""
+    print(f"{len(project.pages)} pages{editions} in {time.monotonic() - start:.0f} s")
     print(f"the book: {project.html / 'index.html'}")
     return 0
 

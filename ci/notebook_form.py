@@ -49,12 +49,20 @@ if env.device == "cpu":
     print("no GPU: times are this CPU's, kernels interpreted, some parts left out")
     if "google.colab" in sys.modules:
         print("Colab lends one: Runtime > Change runtime type > T4 GPU")"""
+# What the set-up cell of a chapter in another language does beside.
+LANGUAGE_LINES = """
+
+from ds41 import language
+
+language.use("{code}")"""
 COLAB_METADATA = {
     "cellView": "form",
     "mystnb": {"code_prompt_show": "Show the set-up", "code_prompt_hide": "Hide the set-up"},
     "tags": ["hide-input"],
 }
 SOLUTION_PROMPTS = {"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+HINT_PROMPTS = {"code_prompt_show": "Show a hint", "code_prompt_hide": "Hide the hint"}
+FOLDS = {"solution": SOLUTION_PROMPTS, "hint": HINT_PROMPTS}
 
 
 class NotebookError(Exception):
@@ -88,7 +96,8 @@ def write(notebook: NotebookNode, path: Path) -> bool:
 
 def colab_source(project: Project) -> str:
     # str.format would trip over the cell's own braces should it ever hold any.
-    return COLAB_CELL.replace("{url}", project.repository_url).replace("{branch}", project.repository_branch)
+    source = COLAB_CELL.replace("{url}", project.repository_url).replace("{branch}", project.repository_branch)
+    return source if project.language == "en" else source + LANGUAGE_LINES.replace("{code}", project.language)
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -110,23 +119,25 @@ def _normalise_cell(cell: NotebookNode) -> NotebookNode:
     metadata = {key: cell.metadata[key] for key in ("tags", "mystnb") if cell.metadata.get(key)}
     if cell.cell_type == "code":
         kept |= {"outputs": [], "execution_count": None}
-        if "solution" in metadata.get("tags", []):
-            metadata = fold(metadata)
+        kind = next((kind for kind in FOLDS if kind in metadata.get("tags", [])), None)
+        if kind:
+            metadata = fold(metadata, kind)
     return nbformat.from_dict(kept | {"metadata": metadata})
 
 
-def fold(metadata: dict) -> dict:
-    """Metadata that folds a solution in the built book (tag), JupyterLab (jupyter) and Colab (cellView)."""
+def fold(metadata: dict, kind: str) -> dict:
+    """Metadata that folds a hint or a solution in the built book; a solution in JupyterLab and Colab too."""
     cell_tags = metadata["tags"] if "hide-cell" in metadata["tags"] else [*metadata["tags"], "hide-cell"]
-    mystnb = metadata.get("mystnb", {}) | SOLUTION_PROMPTS
-    derived = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    mystnb = metadata.get("mystnb", {}) | FOLDS[kind]
+    # One line that says hint gives nothing away.
+    derived = {"jupyter": {"source_hidden": True}, "cellView": "form"} if kind == "solution" else {}
     return metadata | {"tags": cell_tags, "mystnb": mystnb} | derived
 
 
 def unfold(metadata: dict) -> dict:
     """The metadata a person writes: what `fold` adds is left out."""
     kept = {key: value for key, value in metadata.items() if key not in ("jupyter", "cellView")}
-    if "solution" in kept.get("tags", []):
+    if any(kind in kept.get("tags", []) for kind in FOLDS):
         kept["tags"] = [tag for tag in kept["tags"] if tag != "hide-cell"]
         mystnb = {key: value for key, value in kept["mystnb"].items() if key not in SOLUTION_PROMPTS}
         kept.pop("mystnb")

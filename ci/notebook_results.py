@@ -45,7 +45,8 @@ def source_fingerprint(chapter: Path, project: Project) -> dict[str, str]:
         path
         for folder in (project.root / "src" / "ds41", project.root / "kernels")
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        # Catalogues change no English page, and other languages are not executed.
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".po"
     )
     return {
         "notebook": digest_files([chapter], project.root),

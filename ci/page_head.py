@@ -13,6 +13,8 @@ from pathlib import Path
 
 from page_markup import PageError, first_alone, replaced
 
+from ds41.language import say
+
 # As the theme's, but "auto" becomes the reader's preference here, not after the page was painted, and a browser that
 # forbids storage goes without.
 _THEME = """<script>
@@ -30,7 +32,6 @@ _OUTWARD = re.compile(r'<a (class="[^"]*\breference external" href="(https?://[^
 # Letters of an address that paper shows.
 PRINTED = 60
 _SIDEBAR = '<div id="pst-primary-sidebar"'
-SIDEBAR = "Contents of the book"
 _MEASURES = "e.tabIndex=e.scrollWidth>e.clientWidth||e.scrollHeight>e.clientHeight?0:-1"
 _OPTIONS = re.compile(r'\s*<script src="[^"]*documentation_options\.js[^"]*"></script>')
 _ICON_SCRIPT = re.compile(
@@ -71,7 +72,7 @@ def mend_head(page: str, options: str) -> str:
     # Its words and keys name this button better than a label that leaves the keys out.
     page = replaced(page, _SEARCH_LABEL, lambda match: match[1], "labelled search button")
     # What stands beside the text is a landmark too.
-    landmark = f'{_SIDEBAR} role="complementary" aria-label="{SIDEBAR}"'
+    landmark = f'{_SIDEBAR} role="complementary" aria-label="{say("Contents of the book")}"'
     page = replaced(page, _SIDEBAR, landmark, "sidebar", 1)
     return _ICON.sub(r'\1 aria-hidden="true"', page)
 

@@ -16,14 +16,13 @@ from urllib.parse import urljoin, urlparse
 from page_markup import PageError, add_to_head, replaced
 from project import Project
 
+from ds41.language import say
+
 LENGTH = 200
 _SHORTEST = 60
 # Sidenotes, figures, folded things and code do not open a page.
 _SKIPPED = {"aside", "figure", "details", "pre", "table", "style", "script", "nav", "svg"}
 
-MISSING_TITLE = "Page not found"
-MISSING_TEXT = "There is no page at this address. It may have moved: look for its words, or begin at the first page."
-MISSING_LINK = "The first page"
 _SEARCH_SCRIPT = re.compile(r'\s*<script[^>]* src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
 _SEARCH_HEADING = re.compile(
     r'(<div class="bd-search-container">\s*)<h1>.*?</h1>\s*<noscript>.*?</noscript>', re.DOTALL
@@ -36,17 +35,21 @@ DOOR, SEARCH, MISSING = "index.html", "search.html", "404.html"
 
 @dataclass(frozen=True)
 class Site:
-    """Where the book is published, ending in a slash; what it is called; its first page, as `book/intro.html`."""
+    """Where the book is published, ending in a slash; its title; its first page, as `book/intro.html`; its language."""
 
     address: str
     title: str
     first: str
+    language: str = "en"
 
     @classmethod
     def of(cls, project: Project) -> Site:
         """The book at its repository's pages address."""
         owner, name = urlparse(project.repository_url).path.strip("/").split("/")
-        return cls(f"https://{owner}.github.io/{name}/", project.config["title"], f"{project.page_names[0]}.html")
+        address = f"https://{owner}.github.io/{name}/"
+        # Other languages than English lie in folders of their own.
+        address += "" if project.language == "en" else f"{project.language}/"
+        return cls(address, project.config["title"], f"{project.page_names[0]}.html", project.language)
 
     @property
     def path(self) -> str:
@@ -180,7 +183,7 @@ def door(site: Site, first: str) -> str:
     icons = re.findall(r'<link rel="icon" href="([^"]+)"', first)
     tags += "".join(f'<link rel="icon" href="{urljoin(site.first, icon)}" />\n' for icon in icons)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8" />\n<title>{title}</title>\n'
+        f'<!doctype html>\n<html lang="{site.language}">\n<head>\n<meta charset="utf-8" />\n<title>{title}</title>\n'
         f'<meta http-equiv="refresh" content="0; url={site.first}" />\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1" />\n'
         f'<link rel="canonical" href="{urljoin(site.address, site.first)}" />\n{tags}'
@@ -194,12 +197,14 @@ def missing_page(search: str, site: Site) -> str:
     Raises:
         PageError: the search page has not what the theme that is known here puts there.
     """
-    title = f"<title>{MISSING_TITLE} — {html.escape(site.title)}</title>"
+    heading = say("Page not found")
+    title = f"<title>{heading} — {html.escape(site.title)}</title>"
     page = replaced(search, r"<title>.*?</title>", title, "title", 1)
     page = replaced(page, _SEARCH_SCRIPT, "", "scripts that search")
-    said = f"<h1>{MISSING_TITLE}</h1>\n<p>{MISSING_TEXT}</p>"
+    text = say("There is no page at this address. It may have moved: look for its words, or begin at the first page.")
+    said = f"<h1>{heading}</h1>\n<p>{text}</p>"
     page = replaced(page, _SEARCH_HEADING, lambda match: match[1] + said, "heading of the search", 1)
-    link = f'<p><a href="{site.first}">{MISSING_LINK}</a></p>'
+    link = f'<p><a href="{site.first}">{say("The first page")}</a></p>'
     page = replaced(page, '<div id="search-results"></div>', link, "place for results", 1)
     # The first form is in the dialog that every page has.
     page = replaced(page, _SEARCH_FORM, lambda match: f'{match[1]}action="{SEARCH}"', "form in the text", 1)

@@ -45,6 +45,11 @@ class Project:
         return yaml.safe_load((self.root / "_config.yml").read_text(encoding="utf-8"))
 
     @property
+    def language(self) -> str:
+        """The code of the language that the pages are in."""
+        return self.config["sphinx"]["config"].get("language", "en")
+
+    @property
     def repository_url(self) -> str:
         """The one place where the repository's address stands is `repository.url` in `_config.yml`."""
         return self.config["repository"]["url"]

@@ -1,4 +1,4 @@
-"""``ds41``: the command line. ``ds41 ledger`` and ``ds41 doctor`` are here; each other command has a module ``cli_*``.
+"""``ds41``: the command line. ``ds41 ledger`` is here; each other command has a module ``cli_*``.
 
 Exit status: 0; 1 if the reader of its output went away; 2 for a configuration, an argument or a device that
 cannot be used, with one line on stderr.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from ds41 import __version__
 from ds41.cli_chat import add_chat_command
 from ds41.cli_check_log import add_check_log_command
+from ds41.cli_doctor import add_doctor_command
 from ds41.cli_evaluate import add_evaluate_command
 from ds41.cli_generate import add_generate_command
 from ds41.cli_probe import add_probe_command
@@ -98,15 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     ledger.set_defaults(run=_ledger)
 
-    doctor = commands.add_parser(
-        "doctor",
-        help="environment, and which backend would run here",
-        description="Prints the version, the environment in one line, and which backend would run here and why.",
-    )
-    doctor.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to look at (default: auto)"
-    )
-    doctor.set_defaults(run=_doctor)
+    add_doctor_command(commands)
     add_generate_command(commands)
     add_chat_command(commands)
     add_train_command(commands)
@@ -134,25 +127,4 @@ def _ledger(options: argparse.Namespace) -> int:
     from ds41.cli_tables import print_ledger
 
     print_ledger(report)
-    return 0
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from ds41 import environment
-
-    print(f"ds41 {__version__}")
-    try:
-        # The interpreter has to be set up before the operations import triton.
-        found = environment.prepare(options.device)
-        print(found.report())
-        from ds41 import ops
-        from ds41.ops.operators import OPERATORS
-
-        backend = ops.choose_backend(found.device)
-    except (RuntimeError, ValueError) as error:
-        sys.stdout.flush()
-        print(f"ds41: {error}", file=sys.stderr)
-        return 2
-    print(f"backend {backend.name}: {backend.reason}")
-    print(f"operators with a kernel (torch.ops.ds41): {', '.join(sorted(OPERATORS))}")
     return 0

@@ -86,9 +86,8 @@ def test_the_script_writes_what_the_library_writes(reports):
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     cases = list(every_case())
     given = json.dumps({"data": probe_curves(reports).data, "cases": cases})
-    run = subprocess.run(
-        [node, "-e", asset("js/probes.js") + DRAW], input=given, capture_output=True, text=True, check=True
-    )
+    script = asset("js/words.js") + asset("js/probes.js") + DRAW
+    run = subprocess.run([node, "-e", script], input=given, capture_output=True, text=True, check=True)
     for case, (picture, overview, body) in zip(cases, json.loads(run.stdout), strict=True):
         figure = figure_of(reports, *case)
         assert between(figure.body, '<div class="ds-picture">', '</div><ul class="ds-legend">') == picture, case

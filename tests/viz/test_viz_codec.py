@@ -21,7 +21,7 @@ FORMATS = [MAIN_KV, INDEX_KEY, WINDOW_KV]
 @pytest.fixture(scope="module")
 def codec(chromium):
     page = chromium.new_page()
-    page.add_script_tag(content=asset("js/codec.js"))
+    page.add_script_tag(content=asset("js/words.js") + asset("js/codec.js"))
     yield page
     page.close()
 

@@ -46,7 +46,7 @@ def random_windows(name: str, count: int = 300) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def script(chromium):
     page = chromium.new_page()
-    page.add_script_tag(content=asset("js/ngrams.js"))
+    page.add_script_tag(content=asset("js/words.js") + asset("js/ngrams.js"))
     yield page
     page.close()
 

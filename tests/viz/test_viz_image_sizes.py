@@ -68,9 +68,8 @@ def node():
 
 def answers(node, config, given):
     text = json.dumps({"data": image_sizes(config, examples=[(64, 64)], width=64, height=64).data, "sizes": given})
-    run = subprocess.run(
-        [node, "-e", asset("js/sizes.js") + REPLY], input=text, capture_output=True, text=True, check=True
-    )
+    script = asset("js/words.js") + asset("js/sizes.js") + REPLY
+    run = subprocess.run([node, "-e", script], input=text, capture_output=True, text=True, check=True)
     return json.loads(run.stdout)
 
 

@@ -49,7 +49,7 @@ def test_the_script_counts_what_the_library_counts(look, config):
         for sharing, ratios, main, index in itertools.product(("on", "off"), ("published", "one"), storages, keys)
     ]
     page = look("")
-    page.add_script_tag(content=asset("js/ledger.js"))
+    page.add_script_tag(content=asset("js/words.js") + asset("js/ledger.js"))
     counted = page.evaluate(
         "([data, plans, tokens]) => plans.map(p => [countBytes(data, p, 1).perToken, "
         "tokens.map(n => countBytes(data, p, n).total)])",

@@ -157,7 +157,7 @@ def test_the_script_draws_what_python_draws(look, config):
     data = walk_data(config)
     views = ("index_view", "table_view", "address_view", "loads_view", "registers_view", "caption", "cell_label")
     page = look("")
-    for module in ("codec", "pages"):
+    for module in ("words", "codec", "pages"):
         page.add_script_tag(content=asset(f"js/{module}.js"))
     states = [{"query": query, "key": key} for query in (0, 1) for key in range(len(data["walks"][query]["keys"]))]
     drawn = json.loads(

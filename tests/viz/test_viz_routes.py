@@ -71,7 +71,7 @@ def test_the_trace_leaves_the_reader_s_random_numbers_alone():
 def test_the_script_counts_what_the_library_counts(look, config):
     data = route_data(config, route_batches(config))
     page = look("")
-    for module in ("codec", "routes"):
+    for module in ("words", "codec", "routes"):
         page.add_script_tag(content=asset(f"js/{module}.js"))
     # As text: playwright takes its time over arrays of numbers.
     text = page.evaluate(

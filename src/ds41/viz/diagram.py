@@ -42,7 +42,7 @@ class Diagram:
         table: HTML of the text equivalent, folded under the picture; empty where the body is a table itself.
         table_title: what the folded table is called.
         data: what the script needs, JSON-serialisable; None for a figure without a script.
-        modules: further JavaScript files in ``js/`` that the module builds on.
+        modules: further JavaScript files in ``js/`` that the module builds on, besides ``words.js``.
         like: another kind whose class and style sheet this figure takes on before its own; "" for none.
     """
 
@@ -105,7 +105,7 @@ class Diagram:
         data = json.dumps(self.data, separators=(",", ":"), allow_nan=False)
         # "</script>" inside the data would end the element.
         data = data.replace("<", "\\u003c")
-        sources = "\n".join(asset(f"js/{name}.js") for name in (*self.modules, self.kind))
+        sources = "\n".join(asset(f"js/{name}.js") for name in ("words", *self.modules, self.kind))
         # The same figure may stand twice on a notebook's page, so every copy not yet mounted is mounted.
         return (
             f'<script type="application/json" class="ds-data">{data}</script>\n'

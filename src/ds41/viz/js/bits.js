@@ -1,11 +1,15 @@
 // Bits that can be switched. The number types come from codec.js, the first picture from bit_explorer.py.
 
+const OPERANDS = { element: say`element`, scale: say`scale` };
+const FIELDS = { sign: say`sign`, exponent: say`exponent`, mantissa: say`mantissa` };
+
 function readingOf(type, code) {
   const { negative, subnormal, power, significand, value } = fieldsOf(type, code);
-  if (Number.isNaN(value)) return "not a number";
+  if (Number.isNaN(value)) return say`not a number`;
   const sign = type.sign ? (negative ? "−" : "+") : "";
-  const factor = type.mantissa ? `${significand} × ` : "";
-  return `${sign}${factor}2${superscript(power)}${subnormal ? " (no hidden one)" : ""}`;
+  const factor = type.mantissa ? `${plain(significand)} × ` : "";
+  const reading = `${sign}${factor}2${superscript(power)}`;
+  return subnormal ? say`${reading} (no hidden one)` : reading;
 }
 
 function operandView(role, label, type, code) {
@@ -18,11 +22,12 @@ function operandView(role, label, type, code) {
       for (let i = 0; i < width; i += 1) {
         const digit = text[type.bits - bit];
         bit -= 1;
+        const label = say`${OPERANDS[role]} ${FIELDS[name]}, bit ${bit}: ${digit}`;
         buttons +=
           `<button type="button" class="ds-bit" data-role="${role}" data-bit="${bit}" ` +
-          `aria-pressed="${digit === "1"}" aria-label="${role} ${name}, bit ${bit}: ${digit}">${digit}</button>`;
+          `aria-pressed="${digit === "1"}" aria-label="${label}">${digit}</button>`;
       }
-      return `<span class="ds-bit-field"><span>${buttons}</span><small>${name}</small></span>`;
+      return `<span class="ds-bit-field"><span>${buttons}</span><small>${FIELDS[name]}</small></span>`;
     });
   return (
     `<p class="ds-label">${label}, ${type.name}</p><div class="ds-bits-row">${groups.join("")}</div>` +
@@ -53,7 +58,9 @@ function shownCodes(type, code, reach) {
 
 function lineView(type, code, scale, reach) {
   const codes = shownCodes(type, code, reach);
-  if (!codes.length || Number.isNaN(scale)) return `<span class="ds-nothing">not a number: nothing to place on a line</span>`;
+  if (!codes.length || Number.isNaN(scale)) {
+    return `<span class="ds-nothing">${say`not a number: nothing to place on a line`}</span>`;
+  }
   const low = valueOf(type, codes[0]);
   const high = valueOf(type, codes[codes.length - 1]);
   const marks = codes.map((other, place) => {
@@ -73,15 +80,17 @@ function lineView(type, code, scale, reach) {
 function captionOf(element, scales, code, scaleByte) {
   const value = valueOf(element, code);
   const factor = valueOf(scales, scaleByte);
-  const head = `Code <code>${binary(code, element.bits)}</code> under scale byte <code>${hex(scaleByte)}</code>`;
-  if (Number.isNaN(value) || Number.isNaN(factor)) return `${head} is not a number; the encoder never writes it.`;
-  const text = `${head} stores ${show(value, 6)} × ${show(factor, 6)} = <b>${show(value * factor, 6)}</b>.`;
-  if (factor <= 0) return `${text} The encoder writes no scale that is zero or negative.`;
+  const [bits, byte] = [binary(code, element.bits), hex(scaleByte)];
+  const head = say`Code <code>${bits}</code> under scale byte <code>${byte}</code>`;
+  if (Number.isNaN(value) || Number.isNaN(factor)) return say`${head} is not a number; the encoder never writes it.`;
+  const text = say`${head} stores ${show(value, 6)} × ${show(factor, 6)} = <b>${show(value * factor, 6)}</b>.`;
+  if (factor <= 0) return `${text} ${say`The encoder writes no scale that is zero or negative.`}`;
   const order = orderedCodes(element);
   const here = placeOf(element, order, code);
   const [below, above] = [here - 1, here + 1].map((i) => (i in order ? show(valueOf(element, order[i]) * factor) : null));
-  if (below && above) return `${text} Its neighbours under this scale are ${below} and ${above}.`;
-  return `${text} It is the ${below ? "largest" : "smallest"} under this scale; its neighbour is ${below ?? above}.`;
+  if (below && above) return `${text} ${say`Its neighbours under this scale are ${below} and ${above}.`}`;
+  if (below) return `${text} ${say`It is the largest under this scale; its neighbour is ${below}.`}`;
+  return `${text} ${say`It is the smallest under this scale; its neighbour is ${above}.`}`;
 }
 
 function mount(root, data) {
@@ -92,7 +101,7 @@ function mount(root, data) {
 
   function draw() {
     const { element, scale } = types();
-    const labels = { element: "element", scale: `scale of ${chosen().block} elements` };
+    const labels = { element: OPERANDS.element, scale: say`scale of ${chosen().block} elements` };
     for (const role of ["element", "scale"]) {
       root.querySelector(`[data-operand="${role}"]`).innerHTML = operandView(role, labels[role], types()[role], state[role]);
     }

@@ -4,16 +4,16 @@ const LEVELS = [-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6];
 
 function stepsView(block, scaleName) {
   const steps = [
-    ["largest value", show(block.amax)],
+    [say`largest value`, show(block.amax)],
     ["÷ 6", show(Math.fround(block.amax / 6))],
-    [`scale, ${scaleName}`, `${show(block.scale, 6)} <small>${hex(block.scaleByte)}</small>`],
-    ["largest level, 6 × scale", show(6 * block.scale)],
+    [say`scale, ${scaleName}`, `${show(block.scale, 6)} <small>${hex(block.scaleByte)}</small>`],
+    [say`largest level, 6 × scale`, show(6 * block.scale)],
   ];
   return steps.map(([name, value]) => `<div><dt>${name}</dt><dd>${value}</dd></div>`).join("");
 }
 
 const spoken = (channel, x, read, code) =>
-  `Channel ${channel}: ${show(x)}, code ${binary(code, 4)}, read back ${show(read)}`;
+  say`Channel ${channel}: ${show(x)}, code ${binary(code, 4)}, read back ${show(read)}`;
 
 function plotView(values, block, chosen, limit) {
   const at = (value) => `${(50 + (50 * value) / limit).toFixed(3)}%`;
@@ -35,7 +35,7 @@ function plotView(values, block, chosen, limit) {
     );
   });
   return (
-    `<div class="ds-axis">${labels.join("")}</div><div class="ds-columns" role="group" aria-label="Channels">` +
+    `<div class="ds-axis">${labels.join("")}</div><div class="ds-columns" role="group" aria-label="${say`Channels`}">` +
     `${levels.join("")}${columns.join("")}</div>`
   );
 }
@@ -44,14 +44,16 @@ function captionOf(values, block, channel) {
   const x = values[channel];
   const read = block.stored[channel];
   const code = block.codes[channel];
-  const miss = read === x ? "exact" : `${show(Math.abs(read - x), 2)} off`;
-  const text =
-    `<b>Channel ${channel}</b>: ${show(x)} ÷ ${show(block.scale, 6)} = ${show(Math.fround(x / block.scale))}, nearest level ` +
-    `${show(valueOf(TYPES.e2m1, code))}, code <code>${binary(code, 4)}</code>; read back as <b>${show(read)}</b>, ${miss}.`;
+  const miss = read === x ? say`exact` : say`${show(Math.abs(read - x), 2)} off`;
+  const scaled = `${show(x)} ÷ ${show(block.scale, 6)} = ${show(Math.fround(x / block.scale))}`;
+  const nearest = say`nearest level ${show(valueOf(TYPES.e2m1, code))}, code <code>${binary(code, 4)}</code>`;
+  const text = say`<b>Channel ${channel}</b>: ${scaled}, ${nearest}; read back as <b>${show(read)}</b>, ${miss}.`;
   if (!block.clips) return text;
-  const loss = (100 * (1 - (6 * block.scale) / block.amax)).toFixed(1);
-  const why = 6 * block.scale < 2688 ? "the scale was rounded down" : "no scale is larger";
-  return `${text} <b>This block clips</b>: ${why}, and its largest value loses ${loss} %.`;
+  const loss = plain((100 * (1 - (6 * block.scale) / block.amax)).toFixed(1));
+  const why = 6 * block.scale < 2688
+    ? say`<b>This block clips</b>: the scale was rounded down, and its largest value loses ${loss} %.`
+    : say`<b>This block clips</b>: no scale is larger, and its largest value loses ${loss} %.`;
+  return `${text} ${why}`;
 }
 
 function tableBody(values, block) {
@@ -84,7 +86,7 @@ function mount(root, data) {
   function choose(channel) {
     state.channel = channel;
     field("channel").value = channel;
-    root.querySelector('[data-out="which"]').textContent = `Value of channel ${channel}`;
+    root.querySelector('[data-out="which"]').textContent = say`Value of channel ${channel}`;
     for (const name of ["slider", "value"]) field(name).value = Number(state.values[channel].toPrecision(6));
     draw();
   }

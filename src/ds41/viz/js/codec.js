@@ -82,8 +82,10 @@ function show(x, digits = 4) {
   if (x === 0) return Object.is(x, -0) ? "−0" : "0";
   const [mantissa, power] = x.toExponential(digits - 1).split("e");
   const trimmed = (text) => (text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text).replace("-", "−");
-  if (power >= -4 && power < 6) return trimmed(Number(x.toPrecision(digits)).toFixed(Math.max(digits - 1 - power, 0)));
-  return `${trimmed(mantissa)} × 10${superscript(Number(power))}`;
+  if (power >= -4 && power < 6) {
+    return plain(trimmed(Number(x.toPrecision(digits)).toFixed(Math.max(digits - 1 - power, 0))));
+  }
+  return `${plain(trimmed(mantissa))} × 10${superscript(Number(power))}`;
 }
 
 const binary = (code, width) => code.toString(2).padStart(width, "0");

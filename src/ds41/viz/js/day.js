@@ -21,7 +21,7 @@ function mount(root, data) {
 
   function readable(bytes) {
     const step = Math.min(Math.max(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), 0), 5);
-    return `${Number((bytes / 1000 ** step).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB", "PB"][step]}`;
+    return `${plain(Number((bytes / 1000 ** step).toPrecision(3)))} ${["B", "kB", "MB", "GB", "TB", "PB"][step]}`;
   }
 
   const within = (runs, at) => runs.some(([start, length]) => start <= at && at < start + length);
@@ -43,14 +43,15 @@ function mount(root, data) {
       `${data.words[state]}: ${state === "tool" && names.length > 4 ? names.length : names.join(", ")}`);
     const lies = data.lies.map((state) => {
       const count = lanes.filter((lane) => lane.runs.some(([name, runs]) => name === state && within(runs, at))).length;
-      return `${data.words[state]}: ${count} of ${lanes.length}`;
+      return say`${data.words[state]}: ${count} of ${lanes.length}`;
     });
     const held = Object.entries(data.held).map(([tier, points]) => `${data.tiers[tier]} ${readable(heldAt(points, seconds))}`);
     mark.hidden = false;
     mark.style.left = `${(100 * moment) / units}%`;
     slider.value = moment;
     slider.setAttribute("aria-valuetext", clock(seconds));
-    const lines = [does.join("; ") || "no session does anything", lies.join("; "), held.length ? `held: ${held.join("; ")}` : ""];
+    const holds = held.length ? say`held: ${held.join("; ")}` : "";
+    const lines = [does.join("; ") || say`no session does anything`, lies.join("; "), holds];
     root.querySelector("figcaption").innerHTML = `<b>${clock(seconds)}</b> ${lines.filter(Boolean).join("<br>")}`;
   }
 

@@ -8,7 +8,7 @@ function mount(root, data) {
 
   // What is read out changes only when it says something else.
   const said = new Map();
-  function say(element, html) {
+  function tell(element, html) {
     if (said.get(element) !== html) element.innerHTML = html;
     said.set(element, html);
   }
@@ -19,10 +19,10 @@ function mount(root, data) {
       row.innerHTML = data.rows[mode][number];
       row.classList.toggle("ds-chosen", row.dataset.query === query);
     });
-    say(root.querySelector("figcaption"), data.words[mode][query - 1]);
+    tell(root.querySelector("figcaption"), data.words[mode][query - 1]);
     if (!place) return;
     const [words, table] = data.markov[round][query - 1];
-    say(place, words);
+    tell(place, words);
     likeliest.innerHTML = table;
   }
 

@@ -18,7 +18,9 @@ function tokensView(data, hash, bytes, ids, chosen) {
     const shared = back === 0 ? 0 : sharedOrder(hash, ours, windowAt(ids, place, size));
     const inside = back > 0 && back < size ? " ds-inside" : "";
     const glyph = glyphOf(data, byte);
-    const name = `Token ${place}: ${glyph}${shared ? `, ends in the same ${shared}-gram` : ""}`;
+    const name = shared
+      ? say`Token ${place}: ${glyph}, ends in the same ${shared}-gram`
+      : say`Token ${place}: ${glyph}`;
     return (
       `<button type="button" class="ds-token${inside}" data-token="${place}" aria-pressed="${back === 0}" ` +
       `tabindex="${back === 0 ? 0 : -1}" aria-label="${escaped(name)}">${escaped(glyph)}${barsView(shared)}</button>`
@@ -33,7 +35,7 @@ function factorsView(data, hash, bytes, chosen, ids, products) {
     const byte = bytes[chosen - back];
     const hidden = ids[back] === DEAD;
     const glyph = hidden ? "–" : escaped(glyphOf(data, byte));
-    const numbers = `${hidden ? "pad" : data.firstByte + byte} → ${seen[back]}`;
+    const numbers = `${hidden ? say`pad` : data.firstByte + byte} → ${seen[back]}`;
     return (
       `<p><span class="ds-label">${data.back[back]}</span><b>${glyph}</b><span class="ds-ids">${numbers}</span>` +
       `<span class="ds-times">× ${grouped(hash.multipliers[back])}</span>` +
@@ -50,7 +52,7 @@ function ordersView(hash, hashes, rows) {
       return `<span class="ds-head"><i style="left:${at}%"></i><span>${grouped(row)}</span></span>`;
     });
     return (
-      `<p><b>${order + 2}-gram</b> <span class="ds-label">xor of ${order + 2} products</span> ` +
+      `<p><b>${say`${order + 2}-gram`}</b> <span class="ds-label">${say`xor of ${order + 2} products`}</span> ` +
       `<span class="ds-hash">${grouped(hashes[order])}</span></p><div class="ds-heads">${heads.join("")}</div>`
     );
   });
@@ -60,22 +62,23 @@ function ordersView(hash, hashes, rows) {
 function captionOf(data, hash, bytes, chosen, ids) {
   const columns = hash.primes.flat().length;
   const wrong = wrongThroughDoubles(hash, ids);
-  const text =
-    `<b>Token ${chosen}, ${escaped(glyphOf(data, bytes[chosen]))}</b>, reads ${columns} of ${grouped(hash.rows)} rows, ` +
-    `${grouped(columns * hash.rowBytes)} bytes. ` +
-    (wrong ? `Through doubles it would read ${wrong} other rows.` : data.allExact);
+  const glyph = escaped(glyphOf(data, bytes[chosen]));
+  const [rows, size] = [grouped(hash.rows), grouped(columns * hash.rowBytes)];
+  const reads = say`<b>Token ${chosen}, ${glyph}</b>, reads ${columns} of ${rows} rows, ${size} bytes.`;
+  const text = `${reads} ${wrong ? say`Through doubles it would read ${wrong} other rows.` : data.allExact}`;
   if (!ids.includes(DEAD)) return text;
-  return `${text} The text begins within the window, so the pad token’s id stands in for what is missing.`;
+  return `${text} ${say`The text begins within the window, so the pad token’s id stands in for what is missing.`}`;
 }
 
 function tableBody(hash, rows) {
-  const cells = rows.flatMap((found, order) =>
+  const lines = rows.flatMap((found, order) =>
     found.map((row, head) => {
       const numbers = [head, hash.primes[order][head], row - hash.offsets[order][head], row].map(grouped);
-      return `<tr><th scope="row">${order + 2}-gram</th>${numbers.map((n) => `<td class="ds-number">${n}</td>`).join("")}</tr>`;
+      const cells = numbers.map((n) => `<td class="ds-number">${n}</td>`);
+      return `<tr><th scope="row">${say`${order + 2}-gram`}</th>${cells.join("")}</tr>`;
     }),
   );
-  return cells.join("");
+  return lines.join("");
 }
 
 function mount(root, data) {
@@ -95,7 +98,7 @@ function mount(root, data) {
     for (const name of [".ds-factors", ".ds-orders", ".ds-table", ".ds-key"]) part(name).hidden = empty;
     if (empty) {
       part(".ds-tokens").innerHTML = "";
-      part("figcaption").textContent = "No token, no rows. Type a letter.";
+      part("figcaption").textContent = say`No token, no rows. Type a letter.`;
       return;
     }
     const hash = data.hashes[form.elements.hash.value];

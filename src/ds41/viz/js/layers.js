@@ -7,7 +7,7 @@ function mount(root, data) {
   const slider = form.elements.layer;
   const caption = root.querySelector("figcaption");
   const overview = caption.innerHTML;
-  caption.innerHTML = `${overview} Choose a layer to see what it keeps and what it reads.`;
+  caption.innerHTML = `${overview} ${say`Choose a layer to see what it keeps and what it reads.`}`;
 
   // A second press on the chosen cell goes back to the overview.
   function press(cell) {
@@ -31,7 +31,9 @@ function mount(root, data) {
     focusable(cell);
   }
 
-  const describe = () => slider.setAttribute("aria-valuetext", `layer ${slider.value}, ${data.layers[slider.value].mode}`);
+  function describe() {
+    slider.setAttribute("aria-valuetext", say`layer ${slider.value}, ${data.layers[slider.value].mode}`);
+  }
 
   slider.addEventListener("input", () => choose(cells[slider.value]));
   form.addEventListener("submit", (event) => event.preventDefault());

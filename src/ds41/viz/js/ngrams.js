@@ -40,4 +40,4 @@ function sharedOrder(hash, ids, others) {
   return order >= 2 ? order : 0;
 }
 
-const grouped = (integer) => String(integer).replace(/\B(?=(\d{3})+$)/g, ",");
+const grouped = (integer) => number(BigInt(integer));

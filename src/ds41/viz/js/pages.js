@@ -1,12 +1,11 @@
 // One key of a query at a time: where it is found and what its bytes become. Keys, addresses and running sums come
 // from page_walk.py; page_views.py draws the first picture with the same words.
 
-const KINDS = { window: "window row", main: "main entry", none: "no entry" };
+const KINDS = { window: say`window row`, main: say`main entry`, none: say`no entry` };
 const SHOWN_BYTES = 4;
-const grouped = (number) => number.toLocaleString("en-US");
 
-function keyOf(data, state, number = state.key) {
-  const [kind, token, page, place, codes, scales, first, firstScales] = data.walks[state.query].keys[number];
+function keyOf(data, state, at = state.key) {
+  const [kind, token, page, place, codes, scales, first, firstScales] = data.walks[state.query].keys[at];
   return { kind, token, page, place, codes, scales, first, firstScales, entry: kind === "main" ? Math.floor(token / data.page.ratio) : -1 };
 }
 
@@ -22,17 +21,18 @@ const cellClass = (data, state, number) =>
   `ds-cell ds-${keyOf(data, state, number).kind}-key` +
   (Math.floor(number / data.tile) === Math.floor(state.key / data.tile) ? " ds-now" : "");
 
-function cellLabel(data, state, number) {
-  const { kind, token } = keyOf(data, state, number);
-  return `Tile ${Math.floor(number / data.tile)}, ${KINDS[kind]}${kind === "none" ? "" : `, token ${token}`}`;
+function cellLabel(data, state, at) {
+  const { kind, token } = keyOf(data, state, at);
+  const tile = Math.floor(at / data.tile);
+  return kind === "none" ? say`Tile ${tile}, ${KINDS[kind]}` : say`Tile ${tile}, ${KINDS[kind]}, token ${token}`;
 }
 
 function indexView(data, state) {
   const { kind, token, place, entry } = keyOf(data, state);
-  if (kind === "window") return `<code>choice[${state.key}] = ${place}</code>, the slot of token ${token} in the ring`;
   const column = state.key - data.windowTiles * data.tile;
-  const end = kind === "none" ? ", nothing more to select" : `, an entry of layer ${data.layer}`;
-  return `<code>selected[${column}] = ${entry}</code>${end}`;
+  const code = `<code>${kind === "window" ? `choice[${state.key}] = ${place}` : `selected[${column}] = ${entry}`}</code>`;
+  if (kind === "window") return say`${code}, the slot of token ${token} in the ring`;
+  return kind === "none" ? say`${code}, nothing more to select` : say`${code}, an entry of layer ${data.layer}`;
 }
 
 function tableView(data, state) {
@@ -42,9 +42,11 @@ function tableView(data, state) {
   const cells = walk.table
     .map((held, i) => `<i class="ds-entry${i === column ? " ds-hit-box" : ""}">${held < 0 ? "–" : held}</i>`)
     .join("");
-  const strip = `<small>Row ${walk.sequence} of the page table:</small><span class="ds-entries" aria-hidden="true">${cells}</span>`;
-  if (kind === "window") return `A ring needs no page table.${strip}`;
-  if (kind === "none") return `The mask stands for page -1: nothing is loaded.${strip}`;
+  const strip =
+    `<small>${say`Row ${walk.sequence} of the page table:`}</small>` +
+    `<span class="ds-entries" aria-hidden="true">${cells}</span>`;
+  if (kind === "window") return `${say`A ring needs no page table.`}${strip}`;
+  if (kind === "none") return `${say`The mask stands for page -1: nothing is loaded.`}${strip}`;
   return `<code>page_table[${walk.sequence}, ${entry} // ${data.page.entries}] = ${page}</code>${strip}`;
 }
 
@@ -53,25 +55,26 @@ const mark = (at, of) => `<i class="ds-at" style="left:calc(100% * ${at} / ${of}
 function addressView(data, state) {
   const walk = data.walks[state.query];
   const { kind, page, place, codes } = keyOf(data, state);
-  if (kind === "none") return "No address.";
+  if (kind === "none") return say`No address.`;
   const width = data.records[kind][0];
   if (kind === "window") {
     const slot = place - walk.sequence * data.slots;
     return (
-      `<code>${place} × ${width} = ${grouped(codes)}</code>` +
-      `<small>This sequence’s ring of ${data.slots} slots:</small>` +
+      `<code>${place} × ${width} = ${number(codes)}</code>` +
+      `<small>${say`This sequence’s ring of ${data.slots} slots:`}</small>` +
       `<span class="ds-bar ds-slots" aria-hidden="true">${mark(slot, data.slots)}</span>`
     );
   }
-  const boxed = (number) => (number === page ? " ds-hit-box" : walk.table.includes(number) ? " ds-own" : "");
-  const cells = [...Array(data.pool).keys()].map((number) => `<i class="ds-entry${boxed(number)}">${number}</i>`).join("");
+  const boxed = (other) => (other === page ? " ds-hit-box" : walk.table.includes(other) ? " ds-own" : "");
+  const cells = [...Array(data.pool).keys()].map((other) => `<i class="ds-entry${boxed(other)}">${other}</i>`).join("");
   const parts = planesOf(data).map(([size, kind]) => `<i class="ds-${kind}" style="flex-grow:${size}"></i>`).join("");
   const marks = ["codes", "scales"].map((plane, i) => mark(data.page[plane] + place * data.records.main[i], data.page.bytes));
+  const begin = `${page} × ${number(data.page.bytes)} + ${number(data.page.codes)}`;
   return (
-    `<code>${page} × ${grouped(data.page.bytes)} + ${grouped(data.page.codes)} + ${place} × ${width} = ${grouped(codes)}</code>` +
-    `<small>The pool; framed pages are this sequence’s:</small>` +
+    `<code>${begin} + ${place} × ${width} = ${number(codes)}</code>` +
+    `<small>${say`The pool; framed pages are this sequence’s:`}</small>` +
     `<span class="ds-entries" aria-hidden="true">${cells}</span>` +
-    `<small>The page, to scale; marks at codes and scales of row ${place}:</small>` +
+    `<small>${say`The page, to scale; marks at codes and scales of row ${place}:`}</small>` +
     `<span class="ds-bar" aria-hidden="true">${parts}${marks.join("")}</span>`
   );
 }
@@ -91,54 +94,58 @@ const hexOf = (byte) => byte.toString(16).toUpperCase().padStart(2, "0");
 
 function loadsView(data, state) {
   const { kind, first } = keyOf(data, state);
-  if (kind === "none") return "No loads; the lanes of this key hold zeros.";
+  if (kind === "none") return say`No loads; the lanes of this key hold zeros.`;
   const [codes, scales] = data.records[kind].map((size) => Math.ceil(size / data.load));
   const boxes =
     [...Array(codes).keys()].map((i) => `<i class="ds-load${i === 0 ? " ds-hit-box" : ""}"></i>`).join("") +
     '<i class="ds-load ds-scale"></i>'.repeat(scales);
-  const text = `${codes} × ${data.load} bytes of codes, ${scales} × ${data.load} of scales. The first load:`;
-  return `<span class="ds-loads" aria-hidden="true">${boxes}</span>${text} <code class="ds-hex">${first.map(hexOf).join(" ")}</code>`;
+  const text = say`${codes} × ${data.load} bytes of codes, ${scales} × ${data.load} of scales. The first load:`;
+  const bytes = `<code class="ds-hex">${first.map(hexOf).join(" ")}</code>`;
+  return `<span class="ds-loads" aria-hidden="true">${boxes}</span>${text} ${bytes}`;
 }
 
 function decodedView({ kind, first, firstScales }) {
-  if (kind === "none") return "<p>No key: its weight is 0.</p>";
+  if (kind === "none") return `<p>${say`No key: its weight is 0.`}</p>`;
   const [element, scale] = kind === "main" ? [TYPES.e2m1, TYPES.e4m3] : [TYPES.e4m3, TYPES.e8m0];
   const factor = valueOf(scale, firstScales[0]);
   const cells = first.slice(0, SHOWN_BYTES).map((byte) => {
     const codes = kind === "main" ? [byte & 15, byte >> 4] : [byte];
     const bits = codes.map((code) => binary(code, element.bits)).join(" ");
-    return `<li><code>${bits}</code><b>${codes.map((code) => show(valueOf(element, code) * factor, 3)).join(", ")}</b></li>`;
+    const values = series(codes.map((code) => show(valueOf(element, code) * factor, 3)));
+    return `<li><code>${bits}</code><b>${values}</b></li>`;
   });
-  const head = `<p>Scale byte <code>${hexOf(firstScales[0])}</code> (${scale.name}) is ${show(factor, 4)}; codes and values:</p>`;
-  return `${head}<ul class="ds-decoded">${cells.join("")}</ul>`;
+  const byte = hexOf(firstScales[0]);
+  const head = say`Scale byte <code>${byte}</code> (${scale.name}) is ${show(factor, 4)}; codes and values:`;
+  return `<p>${head}</p><ul class="ds-decoded">${cells.join("")}</ul>`;
 }
 
 function registersView(data, state) {
   const { tile } = tileOf(data, state);
   const [largest, total, ...sums] = data.walks[state.query].running[tile];
-  return (
-    decodedView(keyOf(data, state)) +
-    `<p>After tile ${tile}, head 0: maximum <b>${show(largest, 4)}</b>, sum <b>${show(total, 4)}</b>, ` +
-    `accumulator <b>${sums.map((value) => show(value, 3)).join(", ")}, …</b></p>`
-  );
+  const [most, sum] = [show(largest, 4), show(total, 4)];
+  const values = series([...sums.map((value) => show(value, 3)), "…"]);
+  const kept = say`After tile ${tile}, head 0: maximum <b>${most}</b>, sum <b>${sum}</b>, accumulator <b>${values}</b>`;
+  return `${decodedView(keyOf(data, state))}<p>${kept}</p>`;
 }
 
 function captionOf(data, state) {
   const walk = data.walks[state.query];
   const { tile, split, keys, pages } = tileOf(data, state);
-  const held = keys.length === 1 ? "an entry" : `${keys.length} entries`;
-  let what = `${keys.length} rows of the ring`;
-  if (!keys.length) what = "none of its places holds an entry, so the tile changes nothing";
-  else if (pages.length) what = `${held} from ${pages.length === 1 ? `page ${pages[0]}` : `pages ${pages.join(", ")}`}`;
-  const text = `<b>Tile ${tile}, split ${split}</b>: ${what}. `;
+  let what = say`${keys.length} rows of the ring`;
+  if (!keys.length) what = say`none of its places holds an entry, so the tile changes nothing`;
+  else if (pages.length > 1) what = say`${keys.length} entries from pages ${pages.join(", ")}`;
+  else if (pages.length) {
+    what = keys.length === 1 ? say`an entry from page ${pages[0]}` : say`${keys.length} entries from page ${pages[0]}`;
+  }
+  const text = say`<b>Tile ${tile}, split ${split}</b>: ${what}.`;
   if (tile === walk.running.length - 1) {
-    const values = walk.output.map((value) => show(value, 3)).join(", ");
-    return `${text}The last program is done too; the combine adds the sink and writes <b>${values}, …</b>`;
+    const values = series([...walk.output.map((value) => show(value, 3)), "…"]);
+    return `${text} ${say`The last program is done too; the combine adds the sink and writes <b>${values}</b>`}`;
   }
   if (tile % data.part === data.part - 1) {
-    return `${text}The program is done: maximum, sum and accumulator go to memory, for the combine.`;
+    return `${text} ${say`The program is done: maximum, sum and accumulator go to memory, for the combine.`}`;
   }
-  return `${text}Nothing is written to memory yet.`;
+  return `${text} ${say`Nothing is written to memory yet.`}`;
 }
 
 function mount(root, data) {

@@ -1,8 +1,8 @@
 // The grid of layers and tokens. Data and first picture come from prefill_map.py, whose words and numbers these are.
 
-const whole = (number) => number.toLocaleString("en-US");
-const inTokens = (count) => `${whole(count)} token${count === 1 ? "" : "s"}`;
-const NAMES = { full: "Full", bounded: "Bounded", exact: "Exact tail", next: "Next token" };
+const NAMES = { full: say`Full`, bounded: say`Bounded`, exact: say`Exact tail`, next: say`Next token` };
+const HALVES = { encoder: say`encoder`, decoder: say`decoder` };
+const inTokens = (count) => (count === 1 ? say`${number(count)} token` : say`${number(count)} tokens`);
 
 // For each layer: the first prompt token that it attends for, the entries that it has written, and whether tokens
 // saw less than their whole window.
@@ -30,16 +30,17 @@ const tokenLayers = (rows, { way, tokens }) =>
 
 function percent(part, total) {
   const tenths = Math.floor((2000 * part + total) / (2 * total));
-  return `${Math.floor(tenths / 10)}.${tenths % 10} %`;
+  return `${number(tenths / 10, 1, 1)} %`;
 }
 
 function readouts(rows, view) {
   const run = tokenLayers(rows, view);
-  const share = view.way === "next" ? "for one token" : `${percent(run, view.tokens * rows.length)} of a full prefill`;
+  const share =
+    view.way === "next" ? say`for one token` : say`${percent(run, view.tokens * rows.length)} of a full prefill`;
   const entries = rows.reduce((sum, row) => sum + row.entries, 0);
   return (
-    `<dl><div><dt>tokens × layers run</dt><dd>${whole(run)}</dd><dd class="ds-fine">${share}</dd></div>` +
-    `<div><dt>global entries then kept</dt><dd>${whole(entries)}</dd></div></dl>`
+    `<dl><div><dt>${say`tokens × layers run`}</dt><dd>${number(run)}</dd><dd class="ds-fine">${share}</dd></div>` +
+    `<div><dt>${say`global entries then kept`}</dt><dd>${number(entries)}</dd></div></dl>`
   );
 }
 
@@ -64,13 +65,14 @@ function grid(data, rows, view) {
   const halves = ["encoder", "decoder"].map((half) => {
     const inside = rows.filter((row) => row.half === half);
     const cells = inside.map((row) => rowView(row, view, shown)).join("");
+    const [{ index: bottom }, { index: top }] = [inside[0], inside[inside.length - 1]];
     return (
-      `<p class="ds-label">${half}, layers ${inside[0].index}–${inside[inside.length - 1].index}</p>` +
+      `<p class="ds-label">${say`${HALVES[half]}, layers ${bottom}–${top}`}</p>` +
       `<div class="ds-rows" aria-hidden="true">${cells}<div class="ds-over"><span>${kept}</span></div></div>`
     );
   });
-  const first = shown === tokens ? "token 0" : `… ${whole(tokens - shown)} more like these`;
-  const axis = `<span>${first}</span><span>token ${whole(tokens - 1)}</span><span>next</span>`;
+  const first = shown === tokens ? say`token 0` : say`… ${number(tokens - shown)} more like these`;
+  const axis = `<span>${first}</span><span>${say`token ${number(tokens - 1)}`}</span><span>${say`next`}</span>`;
   return `${halves.join("")}<p class="ds-axis" aria-hidden="true">${axis}</p>`;
 }
 
@@ -82,43 +84,51 @@ function overview(data, rows, view) {
   const name = `<b>${NAMES[way]}.</b>`;
   if (way === "next") {
     const owners = rows.filter((row) => row.owns).length;
-    return (
-      `${name} It runs through all ${rows.length} layers, reads the entries of ${owners} of them and the windows of ` +
-      "all, and needs nothing else of the prompt."
-    );
+    const reads = say`reads the entries of ${owners} of them and the windows of all`;
+    return `${name} ${say`It runs through all ${rows.length} layers, ${reads}, and needs nothing else of the prompt.`}`;
   }
   if (run === full) {
-    const why = way === "full" ? "" : " The prompt is short enough for that.";
-    return `${name} All ${rows.length} layers run on all ${inTokens(tokens)}.${why}`;
+    const words = `${name} ${say`All ${rows.length} layers run on all ${inTokens(tokens)}.`}`;
+    return way === "full" ? words : `${words} ${say`The prompt is short enough for that.`}`;
   }
-  const cost = `${whole(run)} of ${whole(full)}, ${percent(run, full)}`;
+  const cost = say`${number(run)} of ${number(full)}, ${percent(run, full)}`;
   if (way === "bounded") {
+    const writes = say`Layer ${source.index} writes its entries for all ${number(tokens)} tokens`;
     return (
-      `${name} Layer ${source.index} writes its entries for all ${whole(tokens)} tokens and goes on with the last ` +
-      `${window}, as do the layers above it: ${cost}. The windows above it begin there, so the result is an approximation.`
+      `${name} ${say`${writes} and goes on with the last ${window}, as do the layers above it: ${cost}.`} ` +
+      say`The windows above it begin there, so the result is an approximation.`
     );
   }
-  const reach = source.begin === 0 ? "all" : `the last ${whole(tokens - source.begin)}`;
-  return (
-    `${name} The last token reaches ${window - 1} tokens further back with every layer below it, so layer ` +
-    `${source.index} runs on ${reach} of ${whole(tokens)}: ${cost}. The result is that of a full prefill.`
-  );
+  const [rest, all] = [number(tokens - source.begin), number(tokens)];
+  const runs = source.begin === 0
+    ? say`layer ${source.index} runs on all of ${all}`
+    : say`layer ${source.index} runs on the last ${rest} of ${all}`;
+  const back = window - 1;
+  const reach = say`The last token reaches ${back} tokens further back with every layer below it, so ${runs}: ${cost}.`;
+  return `${name} ${reach} ${say`The result is that of a full prefill.`}`;
+}
+
+function writesWords({ owns, ratio, begin }, next) {
+  if (!owns) return say`Writes nothing that grows.`;
+  if (begin && !next) {
+    return ratio === 1
+      ? say`Writes an entry for every token all the same.`
+      : say`Writes an entry for every ${ratio} tokens all the same.`;
+  }
+  return ratio === 1 ? say`Writes an entry for every token.` : say`Writes an entry for every ${ratio} tokens.`;
 }
 
 function layerWords(row, { way, tokens, window }) {
   const next = way === "next";
   const kept = tokens - row.begin;
-  let runs = `Runs on the last${kept === 1 ? "" : ` ${whole(kept)}`} of ${inTokens(tokens)}.`;
-  if (next) runs = "Runs on the next token.";
-  else if (row.begin === 0) runs = `Runs on all ${inTokens(tokens)}.`;
-  let writes = "Writes nothing that grows.";
-  if (row.owns) {
-    const each = row.ratio === 1 ? "every token" : `every ${row.ratio} tokens`;
-    writes = `Writes an entry for ${each}${row.begin && !next ? " all the same" : ""}.`;
-  }
-  let holds = `Its window holds the last ${Math.min(tokens + (next ? 1 : 0), window)}.`;
-  if (row.clipped) holds = `Its window holds the last ${window}, which saw less than they would have.`;
-  return `<b>Layer ${row.index}</b>, ${row.half}, ${row.mode}. ${runs} ${writes} ${holds}`;
+  let runs = say`Runs on the last ${number(kept)} of ${inTokens(tokens)}.`;
+  if (next) runs = say`Runs on the next token.`;
+  else if (row.begin === 0) runs = say`Runs on all ${inTokens(tokens)}.`;
+  else if (kept === 1) runs = say`Runs on the last of ${inTokens(tokens)}.`;
+  let holds = say`Its window holds the last ${Math.min(tokens + (next ? 1 : 0), window)}.`;
+  if (row.clipped) holds = say`Its window holds the last ${window}, which saw less than they would have.`;
+  const name = say`<b>Layer ${row.index}</b>, ${HALVES[row.half]}, ${row.mode}.`;
+  return `${name} ${runs} ${writesWords(row, next)} ${holds}`;
 }
 
 function tableBody(rows, { way, tokens, window }) {
@@ -133,10 +143,11 @@ function tableBody(rows, { way, tokens, window }) {
   return runs.map((run) => {
     const [row] = run;
     const name = run.length === 1 ? row.index : `${row.index}–${run[run.length - 1].index}`;
-    const on = way === "next" ? "the next" : whole(tokens - row.begin);
+    const on = way === "next" ? say`the next` : number(tokens - row.begin);
+    const windows = row.clipped ? say`${held}, clipped` : held;
     return (
-      `<tr><th scope="row">${name}</th><td>${row.half}</td><td class="ds-number">${on}</td>` +
-      `<td class="ds-number">${whole(row.entries)}</td><td>${held}${row.clipped ? ", clipped" : ""}</td></tr>`
+      `<tr><th scope="row">${name}</th><td>${HALVES[row.half]}</td><td class="ds-number">${on}</td>` +
+      `<td class="ds-number">${number(row.entries)}</td><td>${windows}</td></tr>`
     );
   }).join("");
 }
@@ -150,7 +161,7 @@ function mount(root, data) {
   const typed = () => Math.min(Math.max(Math.floor(Number(field("tokens").value)) || 1, 1), data.limit);
 
   // What is read out changes only when it says something else.
-  function say(name, html) {
+  function tell(name, html) {
     if (root.dataset[name] !== html) part(name === "overview" ? "figcaption" : ".ds-chosen-layer").innerHTML = html;
     root.dataset[name] = html;
   }
@@ -161,10 +172,10 @@ function mount(root, data) {
     const rows = rowsOf(data, view);
     part(".ds-picture").innerHTML = readouts(rows, view) + grid(data, rows, view);
     part("tbody").innerHTML = tableBody(rows, view);
-    say("overview", overview(data, rows, view));
-    say("words", layerWords(rows[layer], view));
+    tell("overview", overview(data, rows, view));
+    tell("words", layerWords(rows[layer], view));
     field("slider").setAttribute("aria-valuetext", inTokens(view.tokens));
-    field("layer").setAttribute("aria-valuetext", `layer ${layer}, ${rows[layer].half}`);
+    field("layer").setAttribute("aria-valuetext", say`layer ${layer}, ${HALVES[rows[layer].half]}`);
   }
 
   // Slider and field show one number; the one being moved leads.

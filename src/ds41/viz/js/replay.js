@@ -1,6 +1,6 @@
 // A prompt behind a hit. Data and first picture come from replay_timeline.py, whose words and numbers these are.
 
-const whole = (number) => number.toLocaleString("en-US");
+const KINDS = { next: say`next`, again: say`fed again`, new: say`new` };
 
 function resume({ window }, { prompt, found, windows, short }) {
   const about = { prompt, window, found };
@@ -39,9 +39,9 @@ function readouts(data, shown) {
   const written = data.ratios.reduce(
     (sum, ratio) => sum + Math.floor(shown.prompt / ratio) - Math.floor(shown.hit / ratio), 0);
   const cells = [
-    ["tokens fed again", whole(shown.hit - shown.start), `and ${whole(shown.prompt - shown.hit)} new`],
-    ["entries written", whole(written), "for the new tokens only"],
-    ["tokens × layers run", whole(spent), `${Math.floor(tenths / 10)}.${tenths % 10} % of a cold one`],
+    [say`tokens fed again`, number(shown.hit - shown.start), say`and ${number(shown.prompt - shown.hit)} new`],
+    [say`entries written`, number(written), say`for the new tokens only`],
+    [say`tokens × layers run`, number(spent), say`${number(tenths / 10, 1, 1)} % of a cold one`],
   ];
   const cell = ([name, value, note]) => `<div><dt>${name}</dt><dd>${value}</dd><dd class="ds-fine">${note}</dd></div>`;
   return `<dl>${cells.map(cell).join("")}</dl>`;
@@ -64,63 +64,79 @@ function lanes(data, shown, query) {
     const from = begin(shown, group);
     const runs = segment("replay", from, hit, prompt) + segment("run", Math.max(from, hit), prompt, prompt);
     const seen = reach(shown, group, query);
-    const half = group ? "decoder" : "encoder";
-    return lane(`${half}, ${name}`, "ds-half", runs + (seen ? segment("window", ...seen, prompt) : ""));
+    const label = group ? say`decoder, ${name}` : say`encoder, ${name}`;
+    return lane(label, "ds-half", runs + (seen ? segment("window", ...seen, prompt) : ""));
   });
   const line = hit ? `<span class="ds-line" style="left:calc(100% * ${hit} / ${prompt + 1})"></span>` : "";
-  const axis = `<span>token 0</span><span>hit at ${whole(hit)}</span><span>next: ${whole(prompt)}</span>`;
+  const axis = [say`token 0`, say`hit at ${number(hit)}`, say`next: ${number(prompt)}`];
   return (
-    `<div class="ds-tokens" aria-hidden="true">${lane("global KV: read and written", "ds-pages", pages)}` +
-    `${halves.join("")}${line}</div><p class="ds-axis" aria-hidden="true">${axis}</p>`
+    `<div class="ds-tokens" aria-hidden="true">${lane(say`global KV: read and written`, "ds-pages", pages)}` +
+    `${halves.join("")}${line}</div>` +
+    `<p class="ds-axis" aria-hidden="true">${axis.map((mark) => `<span>${mark}</span>`).join("")}</p>`
   );
 }
 
 function overview(shown) {
   const { prompt, found, hit, start, tail, sees } = shown;
   if (found && !hit) {
-    return (
-      `<b>Hit of ${whole(found)} passed over.</b> All its tokens would have to run again, so nothing would be saved: ` +
-      "the prompt is computed from token 0, as if nothing had been stored, to the same bytes."
-    );
+    const computed = say`the prompt is computed from token 0, as if nothing had been stored, to the same bytes`;
+    const saved = say`All its tokens would have to run again, so nothing would be saved: ${computed}.`;
+    return `${say`<b>Hit of ${number(found)} passed over.</b>`} ${saved}`;
   }
   if (!hit) {
-    return (
-      `<b>No hit.</b> All ${whole(prompt)} tokens run through the encoder, the last ${whole(prompt - tail)} through ` +
-      "the decoder."
-    );
+    const [all, last] = [number(prompt), number(prompt - tail)];
+    const run = say`All ${all} tokens run through the encoder, the last ${last} through the decoder.`;
+    return `${say`<b>No hit.</b>`} ${run}`;
   }
   if (sees[0] === 0 && start > 0) {
     const again = start < hit
-      ? `Tokens ${whole(start)} to ${whole(hit - 1)} are fed again for the decoder's sake`
-      : "Nothing is fed again";
+      ? say`Tokens ${number(start)} to ${number(hit - 1)} are fed again for the decoder's sake.`
+      : say`Nothing is fed again.`;
     return (
-      `<b>Hit of ${whole(hit)}, windows kept.</b> ${again}. The encoder goes on as if it had never stopped, and what ` +
-      "it stores is what it would have stored."
+      `${say`<b>Hit of ${number(hit)}, windows kept.</b>`} ${again} ` +
+      say`The encoder goes on as if it had never stopped, and what it stores is what it would have stored.`
     );
   }
-  const fed = start === 0
-    ? "The whole prefix is fed again. Nothing before it is missing, so its windows are what they were."
-    : `Tokens ${whole(start)} to ${whole(hit - 1)} are fed again. The first ${clipped(shown, 0)} of all tokens fed see ` +
-      "less than their window.";
-  return `<b>Hit of ${whole(hit)}, windows gone.</b> ${fed}`;
+  const gone = say`<b>Hit of ${number(hit)}, windows gone.</b>`;
+  if (start === 0) {
+    const whole = say`Nothing before it is missing, so its windows are what they were.`;
+    return `${gone} ${say`The whole prefix is fed again.`} ${whole}`;
+  }
+  return (
+    `${gone} ${say`Tokens ${number(start)} to ${number(hit - 1)} are fed again.`} ` +
+    say`The first ${clipped(shown, 0)} of all tokens fed see less than their window.`
+  );
+}
+
+// What a group of layers sees of a token; `layers` is its name, `one` whether it is a single layer.
+function seenWords(layers, one, seen, full) {
+  if (!seen) return one ? say`${layers} does not run on it.` : say`${layers} do not run on it.`;
+  const [count, from] = [seen[1] - seen[0], number(seen[0])];
+  if (count === full) {
+    return one
+      ? say`${layers} sees all ${full} rows, from position ${from}.`
+      : say`${layers} see all ${full} rows, from position ${from}.`;
+  }
+  return one
+    ? say`${layers} sees ${count} of ${full} rows, from position ${from}.`
+    : say`${layers} see ${count} of ${full} rows, from position ${from}.`;
 }
 
 function queryWords(data, shown, query) {
-  const name = `<b>Token ${whole(query)}</b>`;
   if (query < shown.start) {
-    return `${name} is not fed. Its entries are read from the store; its window rows stay missing.`;
+    return (
+      `${say`<b>Token ${number(query)}</b> is not fed.`} ` +
+      say`Its entries are read from the store; its window rows stay missing.`
+    );
   }
-  const kind = query === shown.prompt ? "next" : query < shown.hit ? "fed again" : "new";
-  const parts = data.groups.map((layers, group) => {
-    const seen = reach(shown, group, query);
-    const one = layers.startsWith("layer ");
-    const named = `L${layers.slice(1)}`;
-    if (!seen) return `${named} ${one ? "does" : "do"} not run on it.`;
-    const full = Math.min(shown.window, query + 1);
-    const count = seen[1] - seen[0] === full ? `all ${full}` : `${seen[1] - seen[0]} of ${full}`;
-    return `${named} ${one ? "sees" : "see"} ${count} rows, from position ${whole(seen[0])}.`;
+  const kind = query === shown.prompt ? "next" : query < shown.hit ? "again" : "new";
+  const sizes = [data.source, 1, data.layers - data.source - 1];
+  const full = Math.min(shown.window, query + 1);
+  const parts = data.groups.map((name, group) => {
+    const layers = name[0].toUpperCase() + name.slice(1);
+    return seenWords(layers, sizes[group] === 1, reach(shown, group, query), full);
   });
-  return `${name}, ${kind}. ${parts.join(" ")}`;
+  return `${say`<b>Token ${number(query)}</b>, ${KINDS[kind]}.`} ${parts.join(" ")}`;
 }
 
 function tableBody(data, shown) {
@@ -128,8 +144,8 @@ function tableBody(data, shown) {
     const from = begin(shown, group);
     const counts = [Math.max(0, shown.hit - from), shown.prompt - Math.max(from, shown.hit), clipped(shown, group)];
     return (
-      `<tr><th scope="row">${name}</th><td>${whole(from)}–${whole(shown.prompt - 1)}</td>` +
-      `${counts.map((count) => `<td class="ds-number">${whole(count)}</td>`).join("")}</tr>`
+      `<tr><th scope="row">${name}</th><td>${number(from)}–${number(shown.prompt - 1)}</td>` +
+      `${counts.map((count) => `<td class="ds-number">${number(count)}</td>`).join("")}</tr>`
     );
   }).join("");
 }
@@ -142,7 +158,7 @@ function mount(root, data) {
   let drawn = Number(field("prompt").value);
 
   // What is read out changes only when it says something else.
-  function say(name, html) {
+  function tell(name, html) {
     if (root.dataset[name] !== html) part(name === "overview" ? "figcaption" : ".ds-query").innerHTML = html;
     root.dataset[name] = html;
   }
@@ -159,11 +175,11 @@ function mount(root, data) {
     const shown = resume(data, { prompt, found, windows: field("windows").value, short: field("short").value });
     part(".ds-picture").innerHTML = readouts(data, shown) + lanes(data, shown, query);
     part("tbody").innerHTML = tableBody(data, shown);
-    say("overview", overview(shown));
-    say("words", queryWords(data, shown, query));
+    tell("overview", overview(shown));
+    tell("words", queryWords(data, shown, query));
     field("slider").value = found;
-    field("slider").setAttribute("aria-valuetext", `${whole(found)} of ${whole(prompt)} tokens`);
-    field("query").setAttribute("aria-valuetext", query === prompt ? "the next token" : `token ${whole(query)}`);
+    field("slider").setAttribute("aria-valuetext", say`${number(found)} of ${number(prompt)} tokens`);
+    field("query").setAttribute("aria-valuetext", query === prompt ? say`the next token` : say`token ${number(query)}`);
   }
 
   // Slider and field show one number; the one being moved leads.

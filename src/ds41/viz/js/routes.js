@@ -1,7 +1,6 @@
 // One layer's experts and the batch that goes through them. Choices and first picture come from route_explorer.py.
 
-const grouped = (number) => number.toLocaleString("en-US");
-const countOf = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+const inTokens = (count) => (count === 1 ? say`${count} token` : say`${count} tokens`);
 
 // Tokens of the batch for each expert; the busiest is the first of those with the most.
 function loadOf(data, state) {
@@ -18,13 +17,14 @@ const evenCount = (data, batch) => data.experts * (1 - (1 - data.chosen / data.e
 
 function readoutsView(data, state, { read }) {
   const bytes = read * data.expertBytes;
+  const [even, alone] = [evenCount(data, state.batch), (data.chosen * data.expertBytes) / 1e6];
   return (
-    `<div><dt>experts read</dt><dd>${read} <small>of ${data.experts}</small></dd>` +
-    `<dd class="ds-fine">even choices would read ${show(evenCount(data, state.batch), 3)}</dd></div>` +
-    `<div><dt>bytes of them, this layer</dt><dd>${show(bytes / 1e9, 3)} <small>GB</small></dd>` +
-    `<dd class="ds-fine">${read} × ${grouped(data.expertBytes)}</dd></div>` +
-    `<div><dt>for each token</dt><dd>${show(bytes / state.batch / 1e6, 3)} <small>MB</small></dd>` +
-    `<dd class="ds-fine">${show((data.chosen * data.expertBytes) / 1e6, 3)} MB for one alone</dd></div>`
+    `<div><dt>${say`experts read`}</dt><dd>${say`${read} <small>of ${data.experts}</small>`}</dd>` +
+    `<dd class="ds-fine">${say`even choices would read ${show(even, 3)}`}</dd></div>` +
+    `<div><dt>${say`bytes of them, this layer`}</dt><dd>${show(bytes / 1e9, 3)} <small>GB</small></dd>` +
+    `<dd class="ds-fine">${read} × ${number(data.expertBytes)}</dd></div>` +
+    `<div><dt>${say`for each token`}</dt><dd>${show(bytes / state.batch / 1e6, 3)} <small>MB</small></dd>` +
+    `<dd class="ds-fine">${say`${show(alone, 3)} MB for one alone`}</dd></div>`
   );
 }
 
@@ -37,9 +37,10 @@ function shareView(data, state, { read }) {
 }
 
 function batchText(data, state, { most, busiest }) {
+  const last = data.experts - 1;
   return (
-    `${countOf(state.batch, "token")}, ${data.chosen * state.batch} choices. Experts 0 to ${data.experts - 1}, row by row; ` +
-    `the busiest, ${busiest}, serves ${countOf(most, "token")}.`
+    `${say`${inTokens(state.batch)}, ${data.chosen * state.batch} choices.`} ` +
+    say`Experts 0 to ${last}, row by row; the busiest, ${busiest}, serves ${inTokens(most)}.`
   );
 }
 
@@ -55,19 +56,19 @@ function expertsView(data, state, { load, most }) {
 function captionOf(data, state) {
   const { token } = state;
   const routed = data.batches[state.inputs];
-  if (token === null) return "Choose a token to see the experts that it goes to.";
+  if (token === null) return say`Choose a token to see the experts that it goes to.`;
+  const weights = routed.weights[token];
+  const route = routed.experts[token].map((expert, rank) => `<b>${expert}</b> (${show(weights[rank], 3)})`).join(", ");
   const topic = routed.topics[token];
-  let ofTopic = "";
+  let goes = say`<b>Token ${token}</b> goes to experts ${route}.`;
   if (topic !== null) {
     const alike = routed.topics.filter((other) => other === topic).length;
-    ofTopic = alike > 1 ? `, one of ${alike} of topic ${topic + 1},` : `, the only one of topic ${topic + 1},`;
+    goes = alike > 1
+      ? say`<b>Token ${token}</b>, one of ${alike} of topic ${topic + 1}, goes to experts ${route}.`
+      : say`<b>Token ${token}</b>, the only one of topic ${topic + 1}, goes to experts ${route}.`;
   }
-  const weights = routed.weights[token];
-  const route = routed.experts[token].map((expert, rank) => `<b>${expert}</b> (${show(weights[rank], 3)})`);
-  return (
-    `<b>Token ${token}</b>${ofTopic} goes to experts ${route.join(", ")}. ` +
-    `The weights in brackets sum to ${show(weights.reduce((sum, weight) => sum + weight, 0), 3)}.`
-  );
+  const sum = show(weights.reduce((total, weight) => total + weight, 0), 3);
+  return `${goes} ${say`The weights in brackets sum to ${sum}.`}`;
 }
 
 function tableBody(data, { load }) {
@@ -103,7 +104,8 @@ function mount(root, data) {
     root.querySelector(".ds-batch").innerHTML = batchText(data, state, counted);
     root.querySelector(".ds-experts").innerHTML = expertsView(data, state, counted);
     root.querySelector("tbody").innerHTML = tableBody(data, counted);
-    slider.setAttribute("aria-valuetext", `${countOf(state.batch, "token")}, ${countOf(counted.read, "expert")} read`);
+    const read = counted.read === 1 ? say`${counted.read} expert read` : say`${counted.read} experts read`;
+    slider.setAttribute("aria-valuetext", `${inTokens(state.batch)}, ${read}`);
     for (const cell of cells) drawToken(cell);
     // The caption is read out when it changes, and a move of the slider alone does not change it.
     const text = captionOf(data, state);
@@ -117,8 +119,8 @@ function mount(root, data) {
     const within = token < state.batch;
     cell.className = within ? "ds-cell ds-in" : "ds-cell";
     cell.setAttribute("aria-pressed", String(token === state.token));
-    const label = `Token ${token}${topic === null ? "" : `, topic ${topic + 1}`}${within ? ", in the batch" : ""}`;
-    cell.setAttribute("aria-label", label);
+    const label = topic === null ? say`Token ${token}` : say`Token ${token}, topic ${topic + 1}`;
+    cell.setAttribute("aria-label", within ? say`${label}, in the batch` : label);
     cell.textContent = topic === null ? "" : topic + 1;
   }
 

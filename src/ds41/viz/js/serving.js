@@ -11,7 +11,7 @@ function mount(root, data) {
   for (const { steps } of data.journeys) firstRow.push(firstRow[firstRow.length - 1] + 1 + steps.length);
 
   function words(row, opening) {
-    const facts = ["travels", "computed", "stays"].map((name, i) =>
+    const facts = [say`travels`, say`computed`, say`stays`].map((name, i) =>
       `<div><dt>${name}</dt><dd>${row.cells[3 + i].innerHTML.split("; ").join("<br>")}</dd></div>`);
     return `<p>${opening}</p><dl>${facts.join("")}</dl>`;
   }
@@ -47,8 +47,10 @@ function mount(root, data) {
     for (const edge of edges) if (edge.classList.contains("ds-now")) boxes[0].before(edge);
     slider.max = steps.length;
     slider.value = at;
-    slider.setAttribute("aria-valuetext", at ? `${at} of ${steps.length}, ${name.textContent}` : name.textContent);
-    const opening = at ? `<b>Step ${at} of ${steps.length}: ${name.innerHTML}.</b> ${data.texts[now.text]}` : overview;
+    const spoken = at ? say`${at} of ${steps.length}, ${name.textContent}` : name.textContent;
+    slider.setAttribute("aria-valuetext", spoken);
+    const heading = say`<b>Step ${at} of ${steps.length}: ${name.innerHTML}.</b>`;
+    const opening = at ? `${heading} ${data.texts[now.text]}` : overview;
     root.querySelector("figcaption").innerHTML = words(row, opening);
   }
 

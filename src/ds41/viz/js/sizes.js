@@ -4,8 +4,7 @@
 const DELIMITERS = 2;
 const LONGEST_SIDE = 2 ** 31 - 1;
 
-const grouped = (number) => number.toLocaleString("en-US", { maximumFractionDigits: 20 });
-const countOf = (number, word) => `${grouped(number)} ${word}${number === 1 ? "" : "s"}`;
+const grouped = (value) => number(value, 20);
 const sizeText = ([width, height]) => `${grouped(width)} × ${grouped(height)}`;
 const unitsOver = (length, unit) => Math.ceil(length / unit);
 const spanOf = (across, down) => down * (across + 1) + DELIMITERS;
@@ -26,11 +25,11 @@ function largestGrid(width, height, vision) {
 
 // The plan of an image, or { refused } with the reason.
 function planImage(vision, width, height) {
-  const given = `image of width ${width} and height ${height}: `;
-  for (const [name, side] of [["width", width], ["height", height]]) {
-    if (!Number.isInteger(side) || side < 1 || side > LONGEST_SIDE) {
-      return { refused: `${given}${name} is ${side}; expected an integer from 1 to ${LONGEST_SIDE}` };
-    }
+  const given = say`image of width ${plain(width)} and height ${plain(height)}`;
+  const bad = [width, height].findIndex((side) => !Number.isInteger(side) || side < 1 || side > LONGEST_SIDE);
+  if (bad >= 0) {
+    const wrong = bad ? say`height is ${plain(height)}` : say`width is ${plain(width)}`;
+    return { refused: say`${given}: ${wrong}; expected an integer from 1 to ${LONGEST_SIDE}` };
   }
   const { patch, ratio } = vision;
   let [across, down] = [width, height];
@@ -48,11 +47,8 @@ function planImage(vision, width, height) {
   const fitted = patches.map((count) => count * patch);
   // Of a half nothing is left: the library rounds to the nearest even number.
   if (!capped && Math.min((width / height) * fitted[1], (height / width) * fitted[0]) <= 0.5) {
-    return {
-      refused:
-        `${given}resized into ${fitted[0]} x ${fitted[1]} pixels its short side would be 0; ` +
-        "expected a less extreme ratio of the sides",
-    };
+    const resized = say`resized into ${fitted[0]} x ${fitted[1]} pixels its short side would be 0`;
+    return { refused: say`${given}: ${resized}; expected a less extreme ratio of the sides` };
   }
   return {
     given: [width, height], enough: [across, down], fitted, patches, tokens, span: spanOf(...tokens), enlarged, reduced, capped,
@@ -61,16 +57,20 @@ function planImage(vision, width, height) {
 
 function steps({ vision, bytesPerToken }, plan) {
   const { patch, ratio } = vision;
-  const squeezed = plan.capped ? `squeezed to ${vision.mostWideText} : 1; ` : "";
-  const ruling = `${squeezed}${plan.enlarged ? "enlarged to about" : "at least"} ${grouped(vision.leastPixels)}`;
+  const least = grouped(vision.leastPixels);
+  const enough = plan.enlarged ? say`enlarged to about ${least}` : say`at least ${least}`;
+  const ruling = plan.capped ? say`squeezed to ${vision.mostWideText} : 1; ${enough}` : enough;
   const cells = [
-    ["given", sizeText(plan.given), "pixels"],
-    ["enough pixels", sizeText(plan.enough), ruling],
-    ["whole patches", sizeText(plan.fitted), plan.reduced ? "shrunk until the span fits" : "rounded up to whole patches"],
-    ["patches", sizeText(plan.patches), `of ${patch} × ${patch} pixels`],
-    ["tokens", sizeText(plan.tokens), `of ${ratio} × ${ratio} patches`],
+    [say`given`, sizeText(plan.given), say`pixels`],
+    [say`enough pixels`, sizeText(plan.enough), ruling],
     [
-      "global KV", `${grouped(Math.floor(plan.span * bytesPerToken + 0.5))} B`,
+      say`whole patches`, sizeText(plan.fitted),
+      plan.reduced ? say`shrunk until the span fits` : say`rounded up to whole patches`,
+    ],
+    [say`patches`, sizeText(plan.patches), say`of ${patch} × ${patch} pixels`],
+    [say`tokens`, sizeText(plan.tokens), say`of ${ratio} × ${ratio} patches`],
+    [
+      say`global KV`, `${grouped(Math.floor(plan.span * bytesPerToken + 0.5))} B`,
       `${grouped(plan.span)} × ${grouped(bytesPerToken)} B`,
     ],
   ];
@@ -86,10 +86,11 @@ function outlines(plan) {
   const sizes = ["fitted", "enough", "given"];
   const [widest, tallest] = [0, 1].map((side) => Math.max(...sizes.map((name) => plan[name][side])));
   const rect = (name) => `<rect class="ds-${name}" width="${plan[name][0]}" height="${plan[name][1]}"></rect>`;
+  const names = [["given", say`given`], ["enough", say`enough pixels`], ["fitted", say`whole patches`]];
   return (
     `<div class="ds-part"><svg class="ds-outlines" viewBox="0 0 ${widest} ${tallest}" ` +
     `preserveAspectRatio="xMinYMin" aria-hidden="true">${sizes.map(rect).join("")}</svg>` +
-    `${legend([["given", "given"], ["enough", "enough pixels"], ["fitted", "whole patches"]])}</div>`
+    `${legend(names)}</div>`
   );
 }
 
@@ -99,20 +100,22 @@ function tokensView({ mostLines }, { tokens: [across, down] }) {
     for (let column = 2; column <= across; column += 1) lines += `M${column} 0V${down}`;
     for (let row = 1; row < down; row += 1) lines += `M1 ${row}H${across + 2}`;
   }
+  const names = [["image", say`image token`], ["newline", say`newline`], ["end", "START, END"]];
   return (
     `<div class="ds-part"><svg class="ds-tokens" viewBox="0 0 ${across + 3} ${down}" ` +
     'preserveAspectRatio="xMinYMin" aria-hidden="true">' +
     `<rect class="ds-end" width="1" height="1"></rect><rect class="ds-image" x="1" width="${across}" ` +
     `height="${down}"></rect><rect class="ds-newline" x="${across + 1}" width="1" height="${down}"></rect>` +
     `<rect class="ds-end" x="${across + 2}" y="${down - 1}" width="1" height="1"></rect><path d="${lines}"></path></svg>` +
-    `${legend([["image", "image token"], ["newline", "newline"], ["end", "START, END"]])}</div>`
+    `${legend(names)}</div>`
   );
 }
 
 function limit({ vision }, { span, tokens: [across, down] }) {
+  const newlines = down === 1 ? say`${grouped(down)} newline` : say`${grouped(down)} newlines`;
+  const parts = say`${grouped(across * down)} of the image, ${newlines}, ${DELIMITERS} delimiters`;
   return (
-    `<p class="ds-span"><b>${grouped(span)}</b> of ${grouped(vision.mostTokens)} tokens: ` +
-    `${grouped(across * down)} of the image, ${countOf(down, "newline")}, ${DELIMITERS} delimiters</p>` +
+    `<p class="ds-span">${say`<b>${grouped(span)}</b> of ${grouped(vision.mostTokens)} tokens: ${parts}`}</p>` +
     '<div class="ds-limit" aria-hidden="true"><i class="ds-length" ' +
     `style="width:calc(100% * ${span} / ${vision.mostTokens})"></i></div>`
   );
@@ -122,14 +125,14 @@ const picture = (data, plan) => steps(data, plan) + outlines(plan) + tokensView(
 
 function overview({ vision }, plan) {
   const [across, down] = plan.tokens;
-  let acted = "";
-  if (plan.capped) acted += ` It is wider than ${vision.mostWideText} times its height and is squeezed.`;
-  if (plan.enlarged) acted += ` It has fewer than ${grouped(vision.leastPixels)} pixels and is enlarged.`;
-  if (plan.reduced) acted += ` Rounded up, its span would exceed ${grouped(vision.mostTokens)} tokens, so it shrinks.`;
-  return (
-    `<b>An image of ${sizeText(plan.given)} pixels takes ${grouped(plan.span)} tokens</b>, ` +
-    `${countOf(down, "row")} of ${grouped(across)}, a newline after each, and two delimiters.${acted}`
-  );
+  const [size, most, width] = [sizeText(plan.given), grouped(vision.mostTokens), grouped(across)];
+  const rows = down === 1 ? say`${grouped(down)} row of ${width}` : say`${grouped(down)} rows of ${width}`;
+  const takes = say`<b>An image of ${size} pixels takes ${grouped(plan.span)} tokens</b>`;
+  const words = [say`${takes}, ${rows}, a newline after each, and two delimiters.`];
+  if (plan.capped) words.push(say`It is wider than ${vision.mostWideText} times its height and is squeezed.`);
+  if (plan.enlarged) words.push(say`It has fewer than ${grouped(vision.leastPixels)} pixels and is enlarged.`);
+  if (plan.reduced) words.push(say`Rounded up, its span would exceed ${most} tokens, so it shrinks.`);
+  return words.join(" ");
 }
 
 function mount(root, data) {
@@ -142,7 +145,7 @@ function mount(root, data) {
     root.querySelector(".ds-picture").hidden = Boolean(plan.refused);
     if (!plan.refused) root.querySelector(".ds-picture").innerHTML = picture(data, plan);
     root.querySelector("figcaption").innerHTML = plan.refused
-      ? `<b>The model cannot take it:</b> ${plan.refused}.`
+      ? say`<b>The model cannot take it:</b> ${plan.refused}.`
       : overview(data, plan);
   }
 

@@ -21,7 +21,8 @@ function mount(root, data) {
     }
     slider.max = steps.length;
     slider.value = at;
-    slider.setAttribute("aria-valuetext", now ? `${at} of ${steps.length}, before ${now.name}` : "all steps at once");
+    const spoken = now ? say`${at} of ${steps.length}, before ${now.name}` : say`all steps at once`;
+    slider.setAttribute("aria-valuetext", spoken);
     caption.innerHTML = now ? now.text : overview;
     root.querySelector(".ds-count").innerHTML = now ? now.count : total;
   }

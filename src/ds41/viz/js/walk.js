@@ -15,8 +15,9 @@ function segments(reads) {
 
 function progress(context, layer) {
   const [start, end] = context.ends.slice(layer, layer + 2);
+  const [soFar, all] = [context.soFar[layer + 1], context.soFar[context.soFar.length - 1]];
   return (
-    `<p>Read so far in this step: <b>${context.soFar[layer + 1]}</b> of ${context.soFar[context.soFar.length - 1]}</p>` +
+    `<p>${say`Read so far in this step: <b>${soFar}</b> of ${all}`}</p>` +
     `<i class="ds-here" style="left:${start}%;right:calc(100% - ${end}%)"></i>` +
     `<i class="ds-later" style="left:${end}%"></i>`
   );
@@ -61,13 +62,13 @@ function mount(root, data) {
   function pause() {
     clearInterval(timer);
     timer = 0;
-    playButton.textContent = "Play";
+    playButton.textContent = say`Play`;
     caption.setAttribute("aria-live", "polite");
   }
 
   function play() {
     if (layer === cells.length - 1) show(0);
-    playButton.textContent = "Pause";
+    playButton.textContent = say`Pause`;
     // A caption that changes every second is not for reading out.
     caption.setAttribute("aria-live", "off");
     timer = setInterval(() => {

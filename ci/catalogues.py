@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The catalogues of the book's other languages.
+
+    python ci/catalogues.py update      bring them up to date with the English texts
+    python ci/catalogues.py check       faults of the translations; exit 1 if any
+    python ci/catalogues.py status      what is translated, page by page
+
+A page's prose has its catalogue in book/locale/LANGUAGE/, under the page's name. What its figures show stands in
+src/ds41/language/LANGUAGE/, which ships with the library; texts of more than one page stand in shared.po, messages
+of Python and JavaScript in library.po. `update` reads figures from the executed chapters. A text that changed keeps
+its old translation, marked fuzzy, with the old English beside it; until a person has looked at it, pages show the
+English. A text that is gone goes to the end of its catalogue, commented out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import translation_rules
+import translation_sources as sources
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po, write_po
+from project import HERE, Project, ProjectError
+
+from ds41.language.catalogue import LANGUAGES
+
+WIDTH = 100
+OTHERS = tuple(code for code in LANGUAGES if code != "en")
+
+
+def prose_folder(project: Project, language: str) -> Path:
+    return project.book / "locale" / language
+
+
+def figures_folder(project: Project, language: str) -> Path:
+    return project.root / "src" / "ds41" / "language" / language
+
+
+def stem(name: str) -> str:
+    """What the catalogue of the page `book/02-ced` or `book/api/index` is called."""
+    return name.removeprefix("book/").replace("/", "-")
+
+
+def wanted(project: Project, language: str) -> dict[Path, list[tuple[str, str]]]:
+    """The texts that each catalogue should have, with their contexts."""
+    prose, figures = prose_folder(project, language), figures_folder(project, language)
+    texts: dict[Path, list[tuple[str, str]]] = {}
+    for name in project.page_names:
+        texts[prose / f"{stem(name)}.po"] = [(text, "") for text in sources.page_texts(project.page(name))]
+    texts[prose / f"{sources.BOOK}.po"] = [(text, "") for text in sources.book_texts(project)]
+    shown = {chapter.stem: sources.figure_texts(chapter, project) for chapter in project.chapters}
+    pages = Counter(text for chapter in shown.values() for text in chapter)
+    for chapter, found in shown.items():
+        texts[figures / f"{chapter}.po"] = [text for text in found if pages[text] == 1]
+    texts[figures / "shared.po"] = [text for text in pages if pages[text] > 1]
+    texts[figures / "library.po"] = sources.library_texts(project)
+    return texts
+
+
+def read(path: Path, language: str) -> Catalog:
+    if not path.exists():
+        return Catalog(locale=language)
+    with path.open("rb") as file:
+        return read_po(file, locale=language, abort_invalid=True)
+
+
+def update(project: Project, language: str) -> None:
+    known = {}
+    texts = wanted(project, language)
+    for path in texts:
+        for message in read(path, language):
+            if message.id and message.string and not message.fuzzy:
+                known[message.id, message.context or ""] = message.string
+    for path, entries in texts.items():
+        template = Catalog()
+        for text, context in entries:
+            template.add(text, context=context or None)
+        catalogue = read(path, language)
+        catalogue.update(template, update_creation_date=False)
+        for message in catalogue:
+            # A text that moved from one catalogue to another takes its translation along.
+            if message.id and (not message.string or message.fuzzy) and (message.id, message.context or "") in known:
+                message.string = known[message.id, message.context or ""]
+                message.flags.discard("fuzzy")
+        write(catalogue, path)
+
+
+def write(catalogue: Catalog, path: Path) -> None:
+    """Without dates and names, so that equal catalogues are equal files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    catalogue.header_comment = ""
+    catalogue.mime_headers = [("Language", str(catalogue.locale)), ("Content-Type", "text/plain; charset=utf-8")]
+    with path.open("wb") as file:
+        write_po(file, catalogue, width=WIDTH, include_previous=True)
+
+
+def check(project: Project, language: str) -> list[str]:
+    """Faults of the translations there are."""
+    faults = []
+    for folder in (prose_folder(project, language), figures_folder(project, language)):
+        for path in sorted(folder.glob("*.po")):
+            for message in read(path, language):
+                if message.id and message.string and not message.fuzzy:
+                    found = translation_rules.faults(message.id, message.string, message.context or "")
+                    faults += [f"{path.relative_to(project.root)}: {fault}\n    {message.id!r}" for fault in found]
+    return faults
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("update", "check", "status"))
+    parser.add_argument("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    project = Project(options.root)
+    for language in OTHERS:
+        try:
+            if options.command == "update":
+                update(project, language)
+            elif options.command == "check":
+                faults = check(project, language)
+                print("\n".join(faults) or f"{language}: the translations are in order")
+                if faults:
+                    return 1
+        except (OSError, ValueError, ProjectError, nbformat.reader.NotJSONError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Where the texts of the book stand: its pages, what their cells show, and what the library and its scripts say."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import notebook_results as results
+import script_messages
+import translation_prose
+import yaml
+from project import Project
+
+from ds41.language import figure
+from ds41.language.catalogue import Catalogue
+
+# Programs beside the library that speak to readers.
+SPEAKING = ("workshop_*.py", "translation_words.py")
+# Texts of settings and of the folds of cells, which stand on no page.
+BOOK = "book"
+
+
+def page_texts(page: Path) -> list[str]:
+    """The texts of a page's prose, in reading order, each once."""
+    if page.suffix == ".md":
+        return unique(translation_prose.messages(page.read_text(encoding="utf-8")))
+    notebook = nbformat.read(page, as_version=nbformat.NO_CONVERT)
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    return unique(text for source in cells for text in translation_prose.messages(source))
+
+
+def book_texts(project: Project) -> list[str]:
+    """Title and captions of the table of contents, and what the folds of cells are called."""
+    toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    captions = [part["caption"] for part in toc.get("parts", []) if "caption" in part]
+    settings = project.config["sphinx"]["config"]
+    prompts = [settings[name] for name in ("nb_code_prompt_show", "nb_code_prompt_hide") if name in settings]
+    for chapter in project.chapters:
+        for cell in nbformat.read(chapter, as_version=nbformat.NO_CONVERT).cells:
+            prompts += fold_prompts(cell).values()
+    return unique([project.config["title"], *captions, *prompts])
+
+
+def fold_prompts(cell: nbformat.NotebookNode) -> dict[str, str]:
+    """What a folded cell is called, by the key in its metadata."""
+    folds = cell.metadata.get("mystnb", {})
+    return {key: folds[key] for key in ("code_prompt_show", "code_prompt_hide") if key in folds}
+
+
+def figure_texts(chapter: Path, project: Project) -> list[tuple[str, str]]:
+    """What the executed cells of a chapter show, as texts with their contexts, each once.
+
+    Raises:
+        OSError: the chapter has not been executed.
+    """
+    notebook = nbformat.read(results.result_path(chapter, project), as_version=nbformat.NO_CONVERT)
+    catalogue = Catalogue("de", {})
+    texts: list[tuple[str, str]] = []
+    catalogue.find = lambda text, context="", required=True: texts.append((text, context)) if required else None
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "text/html" in output.get("data", {}):
+                figure.localise(output.data["text/html"], catalogue)
+    return unique(texts)
+
+
+def library_texts(project: Project) -> list[tuple[str, str]]:
+    """The messages of Python and JavaScript, with their contexts, each once."""
+    sources = sorted((project.root / "src" / "ds41").rglob("*.py"))
+    sources += sorted(path for pattern in SPEAKING for path in (project.root / "ci").glob(pattern))
+    texts = [(text, "say") for path in sources for text in said(path.read_text(encoding="utf-8"), path)]
+    scripts = sorted((project.root / "src" / "ds41" / "viz" / "js").glob("*.js"))
+    texts += [
+        (text, "script") for path in scripts for text in script_messages.messages(path.read_text(encoding="utf-8"))
+    ]
+    return unique(texts)
+
+
+def said(source: str, path: Path) -> Iterator[str]:
+    """Messages of a Python source: what `say` is called with; of an exercise also its hints and plain remarks."""
+    of_exercises = path.parent.name == "exercises" and path.stem.startswith("chapter_")
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="say") | ast.Attribute(attr="say"), args=[ast.Constant(value=str(text)), *_]
+            ):
+                yield text
+            case ast.Call(func=ast.Name(id="exercise"), keywords=keywords) if of_exercises:
+                hints = next(keyword.value for keyword in keywords if keyword.arg == "hints")
+                yield from (one.value for one in hints.elts)
+            case ast.Return(value=ast.Constant(value=str(text))) if of_exercises:
+                yield text
+            case ast.Return(value=ast.IfExp(body=body, orelse=other)) if of_exercises:
+                yield from (one.value for one in (body, other) if isinstance(one, ast.Constant) and one.value)
+
+
+def unique(texts) -> list:
+    return list(dict.fromkeys(texts))

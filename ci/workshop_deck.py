@@ -1,0 +1,339 @@
+"""An executed chapter as a deck: which slides there are, what stands on each, and what its speaker reads.
+
+The rules, in the order of the chapter: the question with its answer; the goals; a column of slides for each section,
+which begins with its key sentences and goes on with its subsections, formulas, lists, figures and short printed
+results; the exercises, below them a solution each; the chapter in one row, and which chapter is next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import unescape
+
+import workshop_prose as prose
+from nbformat import NotebookNode
+from notebook_form import tags
+from workshop_prose import Block
+
+from ds41.language import say
+
+LINES = 12
+# Code and its result stand together only where both can be read from afar.
+LINES_TOGETHER = 15
+_HEADING_WORDS = 14
+_EXERCISE_WORDS = 34
+_LABEL = re.compile(r"\*\*(\d\d\.\d[^*]*)\*\*\s*")
+_TITLE = re.compile(r'<p class="ds-title"[^>]*>(.*?)</p>', re.DOTALL)
+_FIGURE = '<figure class="ds-fig'
+_FOLDED = {"hide-input", "hide-output", "hide-cell", "parameters"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands on a slide: "text" or "answer" (Markdown), "figure" (HTML), "code", "print" or "solution"."""
+
+    kind: str
+    source: str
+
+
+@dataclass
+class Slide:
+    """One slide.
+
+    Attributes:
+        kind: what it is, for its style: "title", "goals", "section", "figure", "printed", "exercises" and so on.
+        heading: Markdown of its heading.
+        kicker: the small line above the heading.
+        parts: what stands under the heading.
+        notes: Markdown for the speaker.
+        below: whether it belongs to the column of the slide before it.
+    """
+
+    kind: str
+    heading: str
+    kicker: str = ""
+    parts: list[Part] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    below: bool = True
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What a deck has to know beside the notebook.
+
+    Attributes:
+        name: "04-fp4".
+        address: where the book has this chapter.
+        link: the address of a link's target on slides, None for mere words.
+        goals: what a listener will be able to do; Markdown.
+        minutes: how long it takes to teach, 0 where that is not said.
+        following: name and question of the next chapter, None after the last.
+    """
+
+    name: str
+    address: str
+    link: Callable[[str], str | None]
+    goals: Sequence[str] = ()
+    minutes: int = 0
+    following: tuple[str, str] | None = None
+
+    @property
+    def number(self) -> str:
+        """ "04" of "04-fp4"; "" of a page without a number."""
+        found = re.match(r"\d+", self.name)
+        return found[0] if found else ""
+
+
+class DeckError(Exception):
+    """An executed chapter has not the form of one; the message names the cell."""
+
+
+def question(notebook: NotebookNode) -> str:
+    """The chapter's title.
+
+    Raises:
+        DeckError: its first cell does not open with one.
+    """
+    first = notebook.cells[0]
+    title = re.match(r"# +(.+)", first.source)
+    if first.cell_type != "markdown" or title is None:
+        raise DeckError(f"cell {first.id!r} is the first and opens with no title; expected a line such as '# Why?'")
+    return title[1].strip()
+
+
+def answer(notebook: NotebookNode) -> str:
+    """The one-sentence answer: the first bold text under the title."""
+    return prose.first_bold(notebook.cells[0].source)
+
+
+def make(notebook: NotebookNode, chapter: Chapter) -> list[Slide]:
+    """The slides of an executed chapter.
+
+    Raises:
+        DeckError: the notebook is no executed chapter.
+    """
+    return _Deck(notebook, chapter).slides
+
+
+class _Deck:
+    def __init__(self, notebook: NotebookNode, chapter: Chapter) -> None:
+        self.chapter = chapter
+        self.slides: list[Slide] = []
+        self._section = ""
+        self._pending: list[str] = []
+        self._opening = True
+        self._open(notebook)
+        exercises: list[tuple[str, Block]] = []
+        solutions: dict[str, str] = {}
+        for cell in notebook.cells[1:]:
+            if re.fullmatch(r"solution-\d+", cell.id):
+                solutions[cell.id.removeprefix("solution-")] = cell.source
+            elif cell.id == "exercises" or re.fullmatch(r"exercise-\d+-text", cell.id):
+                found = self._blocks(cell)
+                self._section = next((block.text for block in found if block.kind == "heading"), self._section)
+                exercises.extend(_tasks(found))
+            elif cell.cell_type == "markdown" and cell.id != "summary":
+                self._text(cell)
+            elif cell.cell_type == "code" and cell.id not in ("colab", "summary-row"):
+                self._code(cell)
+        self._flush()
+        self._exercises(exercises, solutions)
+        self._last(notebook)
+
+    def _open(self, notebook: NotebookNode) -> None:
+        kicker = say("Chapter {number}", number=int(self.chapter.number)) if self.chapter.number else ""
+        first = self._blocks(notebook.cells[0])[1:]
+        text = prose.first_bold(prose.as_notes(first))
+        slide = Slide("title", question(notebook), kicker, [Part("answer", text)] if text else [], below=False)
+        slide.notes.append(prose.as_notes(first))
+        self.slides.append(slide)
+        if self.chapter.goals:
+            points = Part("text", _bullets(self.chapter.goals))
+            goals = Slide("goals", say("What you will be able to do"), parts=[points], below=False)
+            if self.chapter.minutes:
+                goals.kicker = say("{minutes} minutes", minutes=self.chapter.minutes)
+            self.slides.append(goals)
+
+    def _blocks(self, cell: NotebookNode) -> list[Block]:
+        return prose.blocks(prose.plain(cell.source, self.chapter.link))
+
+    def _text(self, cell: NotebookNode) -> None:
+        found = self._blocks(cell)
+        while found:
+            cut = next((at for at, block in enumerate(found) if at and block.kind == "heading"), len(found))
+            segment, found = found[:cut], found[cut:]
+            if segment[0].kind == "heading":
+                self._headed(segment)
+            else:
+                self._continued(segment, reads_back=cell.id.endswith("-reading"))
+
+    def _headed(self, segment: list[Block]) -> None:
+        heading, *rest = segment
+        self._flush()
+        below = heading.level > 2
+        kicker = self._section if below else ""
+        if not below:
+            self._section, self._opening = heading.text, False
+        lead, special = _apart(rest)
+        points = prose.key_sentences(lead)
+        slide = Slide("section", heading.text, kicker, [Part("text", _said(points))] if points else [], below=below)
+        slide.notes.append(prose.as_notes(rest))
+        self.slides.append(slide)
+        self._special(special, heading.text)
+
+    def _continued(self, segment: list[Block], reads_back: bool) -> None:
+        lead, special = _apart(segment)
+        text = prose.as_notes(segment)
+        bold = [sentence for paragraph in lead for sentence in prose.sentences(paragraph) if "**" in sentence]
+        if special or bold:
+            self._flush()
+            before = len(self.slides)
+            if bold:
+                self._add(Slide("section", self._section, parts=[Part("text", _said(prose.key_sentences(bold)))]))
+            self._special(special, self._section)
+            self.slides[before].notes.append(text)
+        elif reads_back and self.slides:
+            self.slides[-1].notes.append(text)
+        else:
+            self._pending.append(text)
+
+    def _special(self, special: list[tuple[str, Block]], heading: str) -> None:
+        for lead, block in special:
+            opening = prose.sentences(lead)[0] if lead else ""
+            short = 0 < prose.words(opening) <= _HEADING_WORDS and not opening.endswith(":")
+            title = opening if short else heading
+            body = lead[len(opening) :].strip() if short else lead
+            body = prose.sentences(body)[-1] if body else ""
+            if block.kind == "note":
+                inner = prose.blocks(block.text)
+                text = [other.text for other in inner if other.kind == "paragraph"]
+                parts, title = [_said(prose.key_sentences(text))], block.title or heading
+            elif block.kind == "list":
+                parts = [body, _bullets(prose.list_points(block))]
+            else:
+                parts = [body, block.text]
+            shown = [Part("text", part) for part in parts if part]
+            self._add(Slide(block.kind, title, "" if title == self._section else self._section, shown))
+
+    def _code(self, cell: NotebookNode) -> None:
+        if "hint" in tags(cell) or re.fullmatch(r"exercise-\d+", cell.id):
+            return
+        folded = _FOLDED & set(tags(cell))
+        for output in cell.outputs:
+            html = "".join(output.get("data", {}).get("text/html", ""))
+            if _FIGURE in html and "hide-output" not in folded:
+                self._figure(html)
+            elif output.output_type == "stream" and output.name == "stdout" and not folded:
+                self._printed(cell.source.rstrip(), output.text.rstrip())
+
+    def _figure(self, html: str) -> None:
+        title = _TITLE.search(html)
+        heading = " ".join(unescape(re.sub(r"<[^>]+>", "", title[1])).split()) if title else self._section
+        heading = re.sub(r"([\\`*_$<\[])", r"\\\1", heading)
+        kicker = self._section if heading != self._section else ""
+        self._add(Slide("figure", heading, kicker, [Part("figure", html)], below=not self._opening))
+
+    def _printed(self, code: str, text: str) -> None:
+        shows_source = "inspect.getsource" in code
+        printed, written = len(text.split("\n")), len(code.split("\n"))
+        if not text or (shows_source and printed > LINES + LINES_TOGETHER) or (not shows_source and printed > LINES):
+            return
+        if shows_source:
+            self._add(Slide("printed", self._section, parts=[Part("code", text)]))
+            return
+        parts = [Part("print", text)]
+        if written <= LINES:
+            if written + printed > LINES_TOGETHER:
+                self._add(Slide("printed", self._section, parts=[Part("code", code)]))
+            else:
+                parts.insert(0, Part("code", code))
+        self._add(Slide("printed", self._section, parts=parts))
+
+    def _add(self, slide: Slide) -> None:
+        slide.notes = [*self._pending, *slide.notes]
+        self._pending = []
+        self.slides.append(slide)
+
+    def _flush(self) -> None:
+        self.slides[-1].notes.extend(self._pending)
+        self._pending = []
+
+    def _exercises(self, exercises: list[tuple[str, Block]], solutions: dict[str, str]) -> None:
+        if not exercises:
+            return
+        points = [f"**{label}** {_shortened(block.text)}" for label, block in exercises]
+        slide = Slide("exercises", self._section, parts=[Part("text", _bullets(points))], below=False)
+        slide.notes.extend(f"**{label}** {block.text}" for label, block in exercises)
+        self.slides.append(slide)
+        for number, (label, block) in enumerate(exercises, start=1):
+            if solution := solutions.get(str(number)):
+                parts = [Part("text", _shortened(block.text)), Part("solution", solution.rstrip())]
+                heading = say("{number} solved", number=label.split(" ")[0])
+                self.slides.append(Slide("solution", heading, self._section, parts, [block.text]))
+
+    def _last(self, notebook: NotebookNode) -> None:
+        self._section, self._opening = "", True
+        for cell in notebook.cells:
+            if cell.id == "summary-row":
+                self._code(cell)
+        if self.chapter.following is None:
+            return
+        name, title = self.chapter.following
+        link = Part("text", say("Next: [{title}]({address})", title=title, address=f"{name}.html"))
+        if self.slides[-1].kind != "figure" or self.slides[-1].below:
+            self.slides.append(Slide("last", say("What comes next"), below=False))
+        self.slides[-1].kind = "last"
+        self.slides[-1].parts.append(link)
+
+
+def _apart(found: list[Block]) -> tuple[list[str], list[tuple[str, Block]]]:
+    """The paragraphs, and what deserves a slide of its own, each with the paragraph that leads up to it."""
+    lead: list[str] = []
+    special: list[tuple[str, Block]] = []
+    for at, block in enumerate(found):
+        following = found[at + 1].kind if at + 1 < len(found) else ""
+        before = found[at - 1] if at and found[at - 1].kind == "paragraph" else None
+        if block.kind == "paragraph" and following not in ("list", "table", "math"):
+            lead.append(block.text)
+        elif block.kind in ("list", "table", "math", "note"):
+            special.append((before.text if before and block.kind != "note" else "", block))
+        elif block.kind == "paragraph" and len(opening := prose.sentences(block.text)) > 1:
+            lead.append(" ".join(opening[:-1]))
+    return lead, special
+
+
+def _tasks(found: list[Block]) -> list[tuple[str, Block]]:
+    """The exercises of a text cell: what stands in bold before each, such as "04.1 · easy · 5 min", and the text."""
+    tasks: list[tuple[str, list[str]]] = []
+    for block in found:
+        label = _LABEL.match(block.text) if block.kind == "paragraph" else None
+        if label:
+            tasks.append((label[1].strip(), [block.text[label.end() :].strip()]))
+        elif tasks and block.kind != "heading":
+            tasks[-1][1].append(prose.as_notes([block]))
+    return [(label, Block("paragraph", "\n\n".join(filter(None, text)))) for label, text in tasks]
+
+
+def _shortened(text: str) -> str:
+    """The sentences that fit; an exercise ends with what is asked, so its last one is always among them."""
+    first = text.split("\n\n")[0]
+    *before, last = prose.sentences(first)
+    left = _EXERCISE_WORDS - prose.words(last)
+    kept: list[str] = []
+    for sentence in reversed(before):
+        left -= prose.words(sentence)
+        if left < 0:
+            break
+        kept.insert(0, sentence)
+    return " ".join([*kept, last])
+
+
+def _bullets(points: Sequence[str]) -> str:
+    return "\n".join(f"- {' '.join(point.split())}" for point in points)
+
+
+def _said(points: Sequence[str]) -> str:
+    """Sentences as paragraphs of their own."""
+    return "\n\n".join(points)

@@ -1,0 +1,60 @@
+"""A figure in the language that is spoken: its HTML, the data that its script draws, and the script's own words.
+
+Source: ds41's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ds41.language import markup
+from ds41.language.catalogue import Catalogue
+
+_DATA = re.compile(r'(<script type="application/json" class="ds-data">)(.*?)(</script>)', re.DOTALL)
+_WORDS = "const WORDS = {};"
+_LOCALE = 'const LOCALE = "en-US";'
+_TAG = re.compile(r"<[a-z]+\b[^>]*>")
+_SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
+
+
+def localise(html: str, catalogue: Catalogue) -> str:
+    """A figure's HTML in the language of ``catalogue``; what it lacks stays English, and is noted there."""
+    html = _DATA.sub(lambda match: f"{match[1]}{_data(match[2], catalogue)}{match[3]}", html)
+    html = markup.rewrite(html, catalogue.find)
+    return _SCRIPT.sub(lambda match: _script(match[0], catalogue), html)
+
+
+def _data(text: str, catalogue: Catalogue) -> str:
+    translated = _walk(json.loads(text), catalogue)
+    written = json.dumps(translated, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return written.replace("<", "\\u003c")
+
+
+def _walk(value: object, catalogue: Catalogue) -> object:
+    """Every text of the data. A word alone may be an identifier, so it is looked up among the data's own words."""
+    if isinstance(value, dict):
+        return {key: _walk(one, catalogue) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_walk(one, catalogue) for one in value]
+    if not isinstance(value, str):
+        return value
+    if _TAG.search(value):
+        return markup.rewrite(value, catalogue.find)
+    if " " in value.strip():
+        # Without words they are coordinates.
+        return markup.plain(value, catalogue.find) if markup.has_words(value) else value
+    return catalogue.find(value, "data", required=False) or value
+
+
+def _script(script: str, catalogue: Catalogue) -> str:
+    if _WORDS not in script:
+        return script
+    words = {
+        message: text
+        for message, text in catalogue.of("script")
+        # The dictionary of a figure holds what its script may say, and little more.
+        if all(part in script for part in re.split(r"\{\d+\}", message))
+    }
+    written = json.dumps(words, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    return script.replace(_WORDS, f"const WORDS = {written};").replace(_LOCALE, f'const LOCALE = "{catalogue.locale}";')
