@@ -6,15 +6,17 @@
     python ci/catalogues.py status      what is translated, page by page
 
 A page's prose has its catalogue in book/locale/LANGUAGE/, under the page's name. What its figures show stands in
-src/ds41/language/LANGUAGE/, which ships with the library; texts of more than one page stand in shared.po, messages
-of Python and JavaScript in library.po. `update` reads figures from the executed chapters. A text that changed keeps
-its old translation, marked fuzzy, with the old English beside it; until a person has looked at it, pages show the
-English. A text that is gone goes to the end of its catalogue, commented out.
+src/ds41/language/LANGUAGE/, which ships with the library; texts of more than one page stand in shared.po, hints and
+remarks of exercises in exercises-CHAPTER.po, other messages of Python and JavaScript in library.po. `update` reads
+figures from the executed chapters. A text that changed keeps its old translation, marked fuzzy, with the old English
+beside it; until a person has looked at it, pages show the English. A text that is gone goes to the end of its
+catalogue, commented out.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections import Counter
 from pathlib import Path
@@ -29,6 +31,14 @@ from project import HERE, Project, ProjectError
 from ds41.language.catalogue import LANGUAGES
 
 WIDTH = 100
+HEADER = """msgid ""
+msgstr ""
+"Language: {language}\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=utf-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+
+"""
 OTHERS = tuple(code for code in LANGUAGES if code != "en")
 
 
@@ -57,6 +67,8 @@ def wanted(project: Project, language: str) -> dict[Path, list[tuple[str, str]]]
     for chapter, found in shown.items():
         texts[figures / f"{chapter}.po"] = [text for text in found if pages[text] == 1]
     texts[figures / "shared.po"] = [text for text in pages if pages[text] > 1]
+    for chapter, said in sources.exercise_texts(project).items():
+        texts[figures / f"exercises-{chapter}.po"] = [(text, "say") for text in said]
     texts[figures / "library.po"] = sources.library_texts(project)
     return texts
 
@@ -92,10 +104,12 @@ def update(project: Project, language: str) -> None:
 def write(catalogue: Catalog, path: Path) -> None:
     """Without dates and names, so that equal catalogues are equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    catalogue.header_comment = ""
-    catalogue.mime_headers = [("Language", str(catalogue.locale)), ("Content-Type", "text/plain; charset=utf-8")]
-    with path.open("wb") as file:
-        write_po(file, catalogue, width=WIDTH, include_previous=True)
+    for message in catalogue:
+        # Babel takes every brace for a format of Python.
+        message.flags -= {"python-format", "python-brace-format"}
+    content = io.BytesIO()
+    write_po(content, catalogue, width=WIDTH, omit_header=True, include_previous=True)
+    path.write_bytes(HEADER.format(language=catalogue.locale).encode() + content.getvalue())
 
 
 def check(project: Project, language: str) -> list[str]:

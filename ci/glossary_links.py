@@ -28,46 +28,67 @@ from project import HERE, Project, ProjectError
 
 # Everyday words. In the chapter that teaches one it is the term from its first use on; elsewhere it is mostly said
 # in the sense that stands beside it here.
-ONLY_WHERE_TAUGHT = {
-    "block": "of layers, of drafts, of candidates",
-    "chunk": "of pages, of a file",
-    "dead": "of a process",
-    "draft": "to draft; the layers that do",
-    "floor": "the least value of anything",
-    "margin": "of an estimate",
-    "page": "of this book, of a disk",
-    "session": "of a class",
-    "shift": "of positions, of bits",
-    "source": "of text and code",
-    "tail": "of a distribution",
-    "target": "of a size, of a loss",
-    "turn": "in turn; to turn",
+ONLY_WHERE_TAUGHT: dict[str, dict[str, str]] = {
+    "en": {
+        "block": "of layers, of drafts, of candidates",
+        "chunk": "of pages, of a file",
+        "dead": "of a process",
+        "draft": "to draft; the layers that do",
+        "floor": "the least value of anything",
+        "margin": "of an estimate",
+        "page": "of this book, of a disk",
+        "session": "of a class",
+        "shift": "of positions, of bits",
+        "source": "of text and code",
+        "tail": "of a distribution",
+        "target": "of a size, of a loss",
+        "turn": "in turn; to turn",
+    },
+    "de": {
+        "Abstand": "zwischen Zahlen",
+        "Block": "von Schichten, von Drafts, von Kandidaten",
+        "Chunk": "von Seiten, einer Datei",
+        "Quelle": "von Text und Code",
+        "Runde": "einer Schleife",
+        "Seite": "dieses Buchs, eines Datenträgers",
+        "Senke": "von Daten",
+        "Session": "einer Klasse",
+        "Stelle": "an der etwas steht; einer Zahl",
+        "Treffer": "in anderen Caches",
+        "Turm": "aus Schichten",
+        "Untergrenze": "der kleinste Wert von etwas",
+        "Versatz": "von Positionen, von Bits",
+        "tot": "von Prozessen",
+    },
 }
 # Where a chapter says another thing by the word of a term before it says the term.
-OTHER_SENSES = (
-    "Full nodes",
-    "hit ties",
-    "single hit",
-    "a latent of 1,280 channels",
-    "the same latent",
-    "decode cannot be faster than",
-    "A decoder that forgets",
-    "entries that are not negative",
-    "entries are not negative",
-    "are a scale and not",
-    "or scales `pre`",
-    "the entry of layers",
-    "place of the window",
-    "The window reaches back",
-    "a window of four compressed ids",
-    "decode the token",
-    "tokenizer that decodes",
-)
+OTHER_SENSES: dict[str, tuple[str, ...]] = {
+    "en": (
+        "Full nodes",
+        "hit ties",
+        "single hit",
+        "a latent of 1,280 channels",
+        "the same latent",
+        "decode cannot be faster than",
+        "A decoder that forgets",
+        "entries that are not negative",
+        "entries are not negative",
+        "are a scale and not",
+        "or scales `pre`",
+        "the entry of layers",
+        "place of the window",
+        "The window reaches back",
+        "a window of four compressed ids",
+        "decode the token",
+        "tokenizer that decodes",
+    ),
+    "de": (),
+}
 
 # Directives whose content is prose.
 NOTES = frozenset({"admonition", "dropdown", "margin", "note", "tip", "warning"})
 _OPTION = re.compile(r"\s*:[\w-]+:|\s*$")
-_CHAPTER = re.compile(r"\[Chapter \d+\]\(([\w-]+)\.ipynb\)")
+_CHAPTER = re.compile(r"\[(?:Chapter|Kapitel) \d+\]\(([\w-]+)\.ipynb\)")
 # What a paragraph holds beside words, and what keeps its words as they are: code and roles, formulas, links and
 # images, addresses, tags, attributes and substitutions.
 _KEPT = (
@@ -118,7 +139,7 @@ def link(folder: Path, project: Project) -> dict[str, list[str]]:
     for chapter in project.chapters:
         path = folder / chapter.relative_to(project.root)
         notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
-        page = Page(chapter.stem, terms)
+        page = Page(chapter.stem, terms, project.language)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = page.linked(cell.source)
@@ -130,19 +151,19 @@ def link(folder: Path, project: Project) -> dict[str, list[str]]:
 class Page:
     """The links of one chapter, cell by cell."""
 
-    def __init__(self, chapter: str, terms: list[Term]) -> None:
+    def __init__(self, chapter: str, terms: list[Term], language: str = "en") -> None:
         """Terms that mislead in `chapter` are left out."""
         self.found: list[str] = []
         self._names = {
             form: term.name
             for term in terms
-            if term.chapter == chapter or term.name not in ONLY_WHERE_TAUGHT
-            for form in forms(term.name)
+            if term.chapter == chapter or term.name not in ONLY_WHERE_TAUGHT[language]
+            for form in forms(term.name, language)
         }
         # The longest first, so that a page table is no page.
         words = either(sorted(self._names, key=len, reverse=True))
         self._pattern = re.compile(
-            rf"{_KEPT}|(?<![\w/-])(?:{either(OTHER_SENSES)}|(?P<word>{words}))(?![\w/-])", re.DOTALL
+            rf"{_KEPT}|(?<![\w/-])(?:{either(OTHER_SENSES[language]) or '(?!)'}|(?P<word>{words}))(?![\w/-])", re.DOTALL
         )
         self._parser = parser()
 
@@ -172,14 +193,20 @@ def either(phrases: Iterable[str]) -> str:
     return "|".join(r"\s+".join(map(re.escape, phrase.split())) for phrase in phrases)
 
 
-def forms(name: str) -> set[str]:
+def forms(name: str, language: str = "en") -> set[str]:
     """A term as prose writes it: singular and plural, a capital at the head of a sentence; names keep theirs."""
-    if re.search(r"[^aeiou]y$", name):
-        plural = f"{name[:-1]}ies"
-    else:
-        plural = name + ("es" if re.search(r"(s|x|ch|sh)$", name) else "s")
-    words = {name, plural}
+    words = {name, *_endings(name, language)}
     return words | {word[0].upper() + word[1:] for word in words}
+
+
+def _endings(name: str, language: str) -> Iterator[str]:
+    if language == "de":
+        # Declined, without what changes a vowel or an adjective before it.
+        yield from (name + ending for ending in ("s", "es", "n", "en", "e", "er", "ern"))
+    elif re.search(r"[^aeiou]y$", name):
+        yield f"{name[:-1]}ies"
+    else:
+        yield name + ("es" if re.search(r"(s|x|ch|sh)$", name) else "s")
 
 
 def parser() -> MarkdownIt:

@@ -17,7 +17,7 @@ from ds41.language import figure
 from ds41.language.catalogue import Catalogue
 
 # Programs beside the library that speak to readers.
-SPEAKING = ("workshop_*.py", "translation_words.py")
+SPEAKING = ("workshop_*.py", "page_*.py", "back_pages.py", "performance_*.py", "build_book.py")
 # Texts of settings and of the folds of cells, which stand on no page.
 BOOK = "book"
 
@@ -66,21 +66,36 @@ def figure_texts(chapter: Path, project: Project) -> list[tuple[str, str]]:
     return unique(texts)
 
 
+def exercise_texts(project: Project) -> dict[str, list[str]]:
+    """Hints and remarks of the exercises by chapter, such as "04"; those of several chapters stand with the first."""
+    texts: dict[str, list[str]] = {}
+    known: set[str] = set()
+    for path in sorted((project.root / "src" / "ds41" / "exercises").glob("chapter_*.py")):
+        found = [text for text in unique(said(path.read_text(encoding="utf-8"), path)) if text not in known]
+        texts[path.stem.removeprefix("chapter_")] = found
+        known.update(found)
+    return texts
+
+
 def library_texts(project: Project) -> list[tuple[str, str]]:
-    """The messages of Python and JavaScript, with their contexts, each once."""
+    """The other messages of Python, and those of JavaScript, with their contexts, each once."""
     sources = sorted((project.root / "src" / "ds41").rglob("*.py"))
     sources += sorted(path for pattern in SPEAKING for path in (project.root / "ci").glob(pattern))
+    sources = [path for path in sources if not _of_exercises(path)]
     texts = [(text, "say") for path in sources for text in said(path.read_text(encoding="utf-8"), path)]
     scripts = sorted((project.root / "src" / "ds41" / "viz" / "js").glob("*.js"))
-    texts += [
-        (text, "script") for path in scripts for text in script_messages.messages(path.read_text(encoding="utf-8"))
-    ]
+    for path in scripts:
+        texts += [(text, "script") for text in script_messages.messages(path.read_text(encoding="utf-8"))]
     return unique(texts)
+
+
+def _of_exercises(path: Path) -> bool:
+    return path.parent.name == "exercises" and path.stem.startswith("chapter_")
 
 
 def said(source: str, path: Path) -> Iterator[str]:
     """Messages of a Python source: what `say` is called with; of an exercise also its hints and plain remarks."""
-    of_exercises = path.parent.name == "exercises" and path.stem.startswith("chapter_")
+    of_exercises = _of_exercises(path)
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(

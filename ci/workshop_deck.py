@@ -22,6 +22,8 @@ from ds41.language import say
 LINES = 12
 # Code and its result stand together only where both can be read from afar.
 LINES_TOGETHER = 15
+# Source that the chapter prints for its own sake.
+LINES_SOURCE = 18
 _HEADING_WORDS = 14
 _EXERCISE_WORDS = 34
 _LABEL = re.compile(r"\*\*(\d\d\.\d[^*]*)\*\*\s*")
@@ -176,9 +178,10 @@ class _Deck:
         kicker = self._section if below else ""
         if not below:
             self._section, self._opening = heading.text, False
-        lead, special = _apart(rest)
+        lead, special = _apart(segment)
         points = prose.key_sentences(lead)
-        slide = Slide("section", heading.text, kicker, [Part("text", _said(points))] if points else [], below=below)
+        slide = Slide("section", heading.text, kicker, below=below)
+        slide.parts = [Part("text", _said(points))] if points else []
         slide.notes.append(prose.as_notes(rest))
         self.slides.append(slide)
         self._special(special, heading.text)
@@ -201,11 +204,10 @@ class _Deck:
 
     def _special(self, special: list[tuple[str, Block]], heading: str) -> None:
         for lead, block in special:
-            opening = prose.sentences(lead)[0] if lead else ""
-            short = 0 < prose.words(opening) <= _HEADING_WORDS and not opening.endswith(":")
-            title = opening if short else heading
-            body = lead[len(opening) :].strip() if short else lead
-            body = prose.sentences(body)[-1] if body else ""
+            said = prose.sentences(lead)
+            title, body = heading, said[-1] if said else ""
+            if len(said) > 1 and prose.words(said[0]) <= _HEADING_WORDS:
+                title = said[0].rstrip(".")
             if block.kind == "note":
                 inner = prose.blocks(block.text)
                 text = [other.text for other in inner if other.kind == "paragraph"]
@@ -214,8 +216,8 @@ class _Deck:
                 parts = [body, _bullets(prose.list_points(block))]
             else:
                 parts = [body, block.text]
-            shown = [Part("text", part) for part in parts if part]
-            self._add(Slide(block.kind, title, "" if title == self._section else self._section, shown))
+            shown = Part("text", "\n\n".join(filter(None, parts)))
+            self._add(Slide(block.kind, title, "" if title == self._section else self._section, [shown]))
 
     def _code(self, cell: NotebookNode) -> None:
         if "hint" in tags(cell) or re.fullmatch(r"exercise-\d+", cell.id):
@@ -238,7 +240,7 @@ class _Deck:
     def _printed(self, code: str, text: str) -> None:
         shows_source = "inspect.getsource" in code
         printed, written = len(text.split("\n")), len(code.split("\n"))
-        if not text or (shows_source and printed > LINES + LINES_TOGETHER) or (not shows_source and printed > LINES):
+        if not text or printed > (LINES_SOURCE if shows_source else LINES):
             return
         if shows_source:
             self._add(Slide("printed", self._section, parts=[Part("code", text)]))
@@ -292,15 +294,21 @@ def _apart(found: list[Block]) -> tuple[list[str], list[tuple[str, Block]]]:
     """The paragraphs, and what deserves a slide of its own, each with the paragraph that leads up to it."""
     lead: list[str] = []
     special: list[tuple[str, Block]] = []
+    opening = ""
     for at, block in enumerate(found):
         following = found[at + 1].kind if at + 1 < len(found) else ""
-        before = found[at - 1] if at and found[at - 1].kind == "paragraph" else None
-        if block.kind == "paragraph" and following not in ("list", "table", "math"):
+        if block.kind == "paragraph" and following in ("list", "table", "math"):
+            opening = block.text
+            *before, last = prose.sentences(block.text)
+            # The section's own slide would be empty.
+            if before and not lead and found[0].kind == "heading":
+                lead.append(" ".join(before))
+                opening = last
+        elif block.kind == "paragraph":
             lead.append(block.text)
         elif block.kind in ("list", "table", "math", "note"):
-            special.append((before.text if before and block.kind != "note" else "", block))
-        elif block.kind == "paragraph" and len(opening := prose.sentences(block.text)) > 1:
-            lead.append(" ".join(opening[:-1]))
+            special.append((opening, block))
+            opening = ""
     return lead, special
 
 

@@ -1,7 +1,7 @@
 """A chapter's prose for slides: Markdown taken apart into blocks, and the sentences of it that a slide shows.
 
-What a slide shows is decided by rule, not by hand, so that it follows the chapter: bold text, the first sentence of
-each paragraph, the bold beginnings of a list. The prose itself goes into the speaker's notes.
+What a slide shows is decided by rule, not by hand, so that it follows the chapter: bold text, the openings of
+paragraphs, the bold beginnings of a list. The prose itself goes into the speaker's notes.
 """
 
 from __future__ import annotations
@@ -143,23 +143,38 @@ def words(text: str) -> int:
 
 
 def key_sentences(paragraphs: Iterable[str], budget: int = WORDS) -> list[str]:
-    """What a slide shows of some paragraphs: bold sentences first, then openings, as far as `budget` words go.
+    """What a slide shows of some paragraphs, each as what is left of it.
 
-    One sentence is always among them, however long.
+    Bold sentences come first, then the opening of each paragraph, then what follows on an opening, as far as
+    `budget` words go. One sentence is always among them, however long.
     """
-    candidates: list[tuple[bool, str]] = []
-    for paragraph in paragraphs:
-        for number, sentence in enumerate(sentences(paragraph)):
-            if "**" in sentence or number == 0:
-                candidates.append(("**" in sentence, sentence))
-    chosen: set[int] = set()
+    texts = [sentences(paragraph) for paragraph in paragraphs]
+    chosen: list[set[int]] = [set() for _ in texts]
     left = budget
-    for wanted in (True, False):
-        for at, (bold, sentence) in enumerate(candidates):
-            if bold is wanted and (words(sentence) <= left or not chosen):
-                chosen.add(at)
-                left -= words(sentence)
-    return [candidates[at][1] for at in sorted(chosen)]
+
+    def take(paragraph: int, sentence: int) -> bool:
+        nonlocal left
+        count = words(texts[paragraph][sentence])
+        if sentence in chosen[paragraph] or (count > left and any(chosen)):
+            return False
+        chosen[paragraph].add(sentence)
+        left -= count
+        return True
+
+    for number, text in enumerate(texts):
+        for at, sentence in enumerate(text):
+            if "**" in sentence:
+                take(number, at)
+    for number, text in enumerate(texts):
+        if text:
+            take(number, 0)
+    for number, text in enumerate(texts):
+        at = 1
+        # What leans on a sentence that is not there makes no sense.
+        while at < len(text) and at - 1 in chosen[number] and (at in chosen[number] or take(number, at)):
+            at += 1
+    pairs = zip(texts, chosen, strict=True)
+    return [" ".join(text[at] for at in sorted(taken)) for text, taken in pairs if taken]
 
 
 def list_points(block: Block) -> list[str]:

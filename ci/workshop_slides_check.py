@@ -63,7 +63,7 @@ _MEASURE = """
       sizes[element.closest(".fit") ? "scaled" : "text"].push(size);
     }
   }
-  const scrolls = [...slide.querySelectorAll(".ds-scroll, .fit pre")].filter(
+  const scrolls = [...slide.querySelectorAll(".ds-scroll")].filter(
     (box) => box.scrollWidth > box.clientWidth + 1).map((box) => `${box.className || box.tagName} scrolls sideways`);
   const median = (values) => values.sort((a, b) => a - b)[values.length >> 1] ?? null;
   return {

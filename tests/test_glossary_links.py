@@ -85,7 +85,7 @@ def test_content_of_notes_is_prose_and_their_titles_and_options_are_not():
 
 
 def test_everyday_words_are_linked_only_where_they_are_taught():
-    assert "turn" in glossary_links.ONLY_WHERE_TAUGHT
+    assert "turn" in glossary_links.ONLY_WHERE_TAUGHT["en"]
     assert linked("A turn.") == "A turn."
     assert linked("Two turns.", "02-second") == "Two {term}`turns <turn>`."
     assert linked("Nothing at the entry\nof layers. An entry.") == "Nothing at the entry\nof layers. An {term}`entry`."
@@ -202,6 +202,6 @@ def test_a_term_is_linked_somewhere_unless_the_prose_never_says_it(book):
 
 def test_exceptions_are_words_that_the_book_has(book):
     terms, chapters = book
-    assert set(glossary_links.ONLY_WHERE_TAUGHT) <= {term.name for term in terms}
+    assert set(glossary_links.ONLY_WHERE_TAUGHT["en"]) <= {term.name for term in terms}
     prose = " ".join(" ".join("\n".join(stored).split()) for stored, _, _ in chapters.values())
-    assert not [phrase for phrase in glossary_links.OTHER_SENSES if phrase not in prose], "delete from OTHER_SENSES"
+    assert not [phrase for phrase in glossary_links.OTHER_SENSES["en"] if phrase not in prose], "delete from OTHER_SENSES"

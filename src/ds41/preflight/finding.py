@@ -25,6 +25,10 @@ PROGRAMS = "ds41.preflight.programs"
 """The module whose programs :func:`probe` runs."""
 
 
+ANSWER = "ds41 answers: "
+"""What a line of a program's output begins with where it is an answer: imported packages print what they like."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of the report.
@@ -118,16 +122,7 @@ def readable(nbytes: float) -> str:
 
 
 def _answers(output: str) -> tuple[dict[str, Any], ...]:
-    found = []
-    for line in output.splitlines():
-        # Packages print what they like when they are imported.
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict):
-            found.append(answer)
-    return tuple(found)
+    return tuple(json.loads(line.removeprefix(ANSWER)) for line in output.splitlines() if line.startswith(ANSWER))
 
 
 def _last_words(code: int, errors: str) -> str:

@@ -12,15 +12,17 @@ import sys
 import warnings
 from collections.abc import Callable
 
+from ds41.preflight.finding import ANSWER
+
 PROMPT = "def ledger(config):\n    return sum(entry.nbytes / layer.ratio for layer in config.layers if layer.owns_kv)\n"
 """What the shipped model reads: longer than its window and its top-k."""
-DECODED = 16
+DECODED = 6
 """Tokens of :data:`PROMPT` that are read one by one; those before them are one prefill."""
 
 
 def answer(**values: object) -> None:
     """Print one answer."""
-    print(json.dumps(values), flush=True)
+    print(f"\n{ANSWER}{json.dumps(values)}", flush=True)
 
 
 def imports(*modules: str) -> None:
