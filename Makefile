@@ -7,6 +7,9 @@ SCALE ?= auto
 # Options for pip, such as an index with CPU builds of torch.
 PIP_FLAGS ?=
 PORT ?= 8000
+# `LANG=de` on the command line builds the German edition beside the English one. A shell's own LANG means its locale.
+EDITIONS := $(if $(findstring command,$(origin LANG)),$(filter-out en,$(LANG)))
+unexport LANG
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -18,7 +21,7 @@ CHECKS_READY := $(VENV)/.ready-checks
 .PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages api pdf lighthouse bench bench-peers serve clean
 
 help:
-	@echo "make book       execute the chapters and build the book"
+	@echo "make book       execute the chapters and build the book  (LANG=de: in German, too)"
 	@echo "make serve      show the built book at http://localhost:$(PORT)"
 	@echo "make test       every check: what a change has to pass"
 	@echo "make notebooks  execute the chapters      (DEVICE=auto|cpu|cuda SCALE=auto|small|full)"
@@ -51,7 +54,7 @@ notebooks: $(BOOK_READY)
 	$(RUN) ci/run_notebooks.py --device $(DEVICE) --scale $(SCALE)
 
 html: $(BOOK_READY)
-	$(RUN) ci/build_book.py
+	$(RUN) ci/build_book.py $(foreach code,$(EDITIONS),--language $(code))
 
 test: lint hygiene workflows unit kernels notebooks html pages
 	@$(RUN) ci/verdict.py

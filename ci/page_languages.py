@@ -29,10 +29,10 @@ def link(pages: dict[Path, str], built: Path, site: Site, languages: list[str]) 
         switch = "".join(_link(path, built, name, site.language, code) for code in others)
         pages[path] = replaced(pages[path], _BUTTONS, f"{_BUTTONS}\n{switch}", "row of buttons over the text", 1)
         if name not in (SEARCH, MISSING):
-            tags = (
+            lines = (
                 f'<link rel="alternate" hreflang="{code}" href="{home}{folder(code)}{name}" />\n' for code in languages
             )
-            pages[path] = add_to_head(pages[path], tags)
+            pages[path] = add_to_head(pages[path], "".join(lines))
 
 
 def folder(language: str) -> str:
@@ -45,5 +45,6 @@ def _link(path: Path, built: Path, name: str, language: str, other: str) -> str:
     up = to_root(path, built) + ("" if language == "en" else "../")
     return (
         f'<a class="btn btn-sm ds-language" href="{up}{folder(other)}{name}" lang="{other}" hreflang="{other}">'
-        f"{LANGUAGES[other]}</a>\n"
+        # A phone has no room for the name.
+        f'<span class="ds-name">{LANGUAGES[other]}</span><span class="ds-code">{other.upper()}</span></a>\n'
     )

@@ -8,6 +8,7 @@ staged and built as the English book is. What a catalogue lacks stays English, a
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ class Prose:
         self.count = Count()
         path = catalogues.prose_folder(project, language) / f"{name}.po"
         self._texts = read(path) if path.exists() else {}
+        glossary = catalogues.prose_folder(project, language) / "glossary.po"
+        self._terms = read(glossary) if glossary.exists() else {}
         self._seen: set[str] = set()
 
     def find(self, text: str) -> str | None:
@@ -115,7 +118,18 @@ class Prose:
 
     def page(self, text: str) -> str:
         """A page or a cell in the other language."""
-        return translation_prose.rewrite(text, self.find)
+        return translation_prose.rewrite(text, lambda one: self.find(one) or self._with_terms(one))
+
+    def _with_terms(self, text: str) -> str:
+        """A text that stays English, with its links to the glossary leading to the translated terms."""
+
+        def led(match: re.Match) -> str:
+            words, _, target = match[1].rpartition("<")
+            term = target.rstrip(">") if words else match[1]
+            translated = self._terms.get((term, ""), term)
+            return f"{{term}}`{(words or term).strip()} <{translated}>`"
+
+        return re.sub(r"\{term\}`([^`]+)`", led, text)
 
     def word(self, text: str) -> str:
         """One text of the settings."""

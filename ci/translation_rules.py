@@ -10,7 +10,8 @@ from ds41.language import numbers
 
 # What a translation takes over unchanged: code, formulas, targets of links, roles' names, substitutions, addresses.
 _KEPT = {
-    "code": re.compile(r"(?<!\})(?<!`)(`[^`]+`)(?!`)"),
+    # A role's text is no code, and its end opens none.
+    "code": re.compile(r"\{[a-z:-]+\}`[^`]*`|(?<!`)(`[^`]+`)(?!`)"),
     "formula": re.compile(r"\$[^$]+\$"),
     "link": re.compile(r"\]\(([^)]*)\)"),
     "citation or role": re.compile(r"\{[a-z:-]+\}(?=`)"),
@@ -32,7 +33,7 @@ def faults(text: str, translation: str, context: str) -> Iterator[str]:
         for name, pattern in _KEPT.items():
             missing = Counter(pattern.findall(text))
             missing.subtract(pattern.findall(translation))
-            changed = {one: count for one, count in missing.items() if count}
+            changed = {one: count for one, count in missing.items() if one and count}
             if changed:
                 yield f"{name} not as in the English: {', '.join(changed)}"
     # Places may be used more than once, and none may be lost or made up.

@@ -27,7 +27,8 @@ class Terms:
         listed = [term for term in listed if "(" not in term["en"]]
         by_form = {form: term for term in listed for form in forms(term["en"])}
         words = "|".join(re.escape(form) for form in sorted(by_form, key=len, reverse=True))
-        patterns = tuple((form, re.compile(term["stem"])) for form, term in by_form.items() if "stem" in term)
+        stems = {form: term["stem"] for form, term in by_form.items() if "stem" in term}
+        patterns = tuple((form, re.compile(stem, re.IGNORECASE)) for form, stem in stems.items())
         return cls(patterns, re.compile(rf"(?<![\w`/-])(?:{words})(?![\w`/-])"))
 
     def faults(self, text: str, translation: str) -> Iterator[str]:

@@ -98,9 +98,11 @@ def stage(project: Project, languages: list[str], wheels: bool, pip_flags: list[
         print(f"{language}: {count} notebooks, without and with solutions", flush=True)
         for name in MAKERS:
             run_maker(name, language, project)
-    for name in MAKERS:
-        shutil.copytree(made / name, kit / name)
-    shutil.copytree(project.html, kit / "book", ignore=shutil.ignore_patterns(".buildinfo", "_sources"))
+        shutil.copytree(made / "slides" / language, kit / "slides" / language)
+        (kit / "handout").mkdir(exist_ok=True)
+        for sheet in (made / "handout").glob(f"*-{language}.*"):
+            shutil.copy(sheet, kit / "handout")
+    shutil.copytree(project.html, kit / "book", ignore=shutil.ignore_patterns(".buildinfo"))
     shutil.copytree(model(project), kit / "model" / "nano")
     shutil.copy(project.root / "LICENSE", kit)
     for language in languages:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from html import unescape
 
 import workshop_prose as prose
+import workshop_tasks
 from nbformat import NotebookNode
 from notebook_form import tags
 from workshop_prose import Block
@@ -25,8 +26,6 @@ LINES_TOGETHER = 15
 # Source that the chapter prints for its own sake.
 LINES_SOURCE = 18
 _HEADING_WORDS = 14
-_EXERCISE_WORDS = 34
-_LABEL = re.compile(r"\*\*(\d\d\.\d[^*]*)\*\*\s*")
 _TITLE = re.compile(r'<p class="ds-title"[^>]*>(.*?)</p>', re.DOTALL)
 _FIGURE = '<figure class="ds-fig'
 _FOLDED = {"hide-input", "hide-output", "hide-cell", "parameters"}
@@ -135,7 +134,7 @@ class _Deck:
             elif cell.id == "exercises" or re.fullmatch(r"exercise-\d+-text", cell.id):
                 found = self._blocks(cell)
                 self._section = next((block.text for block in found if block.kind == "heading"), self._section)
-                exercises.extend(_tasks(found))
+                exercises.extend(workshop_tasks.tasks(found))
             elif cell.cell_type == "markdown" and cell.id != "summary":
                 self._text(cell)
             elif cell.cell_type == "code" and cell.id not in ("colab", "summary-row"):
@@ -265,13 +264,13 @@ class _Deck:
     def _exercises(self, exercises: list[tuple[str, Block]], solutions: dict[str, str]) -> None:
         if not exercises:
             return
-        points = [f"**{label}** {_shortened(block.text)}" for label, block in exercises]
+        points = [f"**{label}** {workshop_tasks.shortened(block.text)}" for label, block in exercises]
         slide = Slide("exercises", self._section, parts=[Part("text", _bullets(points))], below=False)
         slide.notes.extend(f"**{label}** {block.text}" for label, block in exercises)
         self.slides.append(slide)
         for number, (label, block) in enumerate(exercises, start=1):
             if solution := solutions.get(str(number)):
-                parts = [Part("text", _shortened(block.text)), Part("solution", solution.rstrip())]
+                parts = [Part("text", workshop_tasks.shortened(block.text)), Part("solution", solution.rstrip())]
                 heading = say("{number} solved", number=label.split(" ")[0])
                 self.slides.append(Slide("solution", heading, self._section, parts, [block.text]))
 
@@ -310,32 +309,6 @@ def _apart(found: list[Block]) -> tuple[list[str], list[tuple[str, Block]]]:
             special.append((opening, block))
             opening = ""
     return lead, special
-
-
-def _tasks(found: list[Block]) -> list[tuple[str, Block]]:
-    """The exercises of a text cell: what stands in bold before each, such as "04.1 · easy · 5 min", and the text."""
-    tasks: list[tuple[str, list[str]]] = []
-    for block in found:
-        label = _LABEL.match(block.text) if block.kind == "paragraph" else None
-        if label:
-            tasks.append((label[1].strip(), [block.text[label.end() :].strip()]))
-        elif tasks and block.kind != "heading":
-            tasks[-1][1].append(prose.as_notes([block]))
-    return [(label, Block("paragraph", "\n\n".join(filter(None, text)))) for label, text in tasks]
-
-
-def _shortened(text: str) -> str:
-    """The sentences that fit; an exercise ends with what is asked, so its last one is always among them."""
-    first = text.split("\n\n")[0]
-    *before, last = prose.sentences(first)
-    left = _EXERCISE_WORDS - prose.words(last)
-    kept: list[str] = []
-    for sentence in reversed(before):
-        left -= prose.words(sentence)
-        if left < 0:
-            break
-        kept.insert(0, sentence)
-    return " ".join([*kept, last])
 
 
 def _bullets(points: Sequence[str]) -> str:

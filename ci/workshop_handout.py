@@ -27,21 +27,34 @@ from ds41 import ModelConfig, language
 SMALLEST = 12
 """CSS pixels of the smallest letters: 9 pt."""
 _A4 = (595, 842)
-# Every element with a text of its own: its size as it is drawn, in pixels. And what does not fit.
+# Letters that are too small, with their size in pixels as drawn; what leaves the margins or its own place; labels of
+# a picture that lie on each other.
 _MEASURE = """
 () => {
+  const every = [...document.querySelectorAll("body *")];
+  const words = (element) => element.textContent.trim().slice(0, 40);
   const own = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-  const small = [...document.querySelectorAll("body *")].filter(own).map((element) => {
+  const drawn = (element) => {
     const matrix = element.getScreenCTM ? element.getScreenCTM() : null;
-    const size = parseFloat(getComputedStyle(element).fontSize) * (matrix ? Math.hypot(matrix.a, matrix.b) : 1);
-    return [size, element.textContent.trim().slice(0, 40)];
-  }).filter(([size]) => size < SMALLEST - 0.01);
+    return parseFloat(getComputedStyle(element).fontSize) * (matrix ? Math.hypot(matrix.a, matrix.b) : 1);
+  };
+  const small = every.filter((element) => own(element) && drawn(element) < SMALLEST - 0.01)
+    .map((element) => [drawn(element), words(element)]);
   const sheet = document.body.getBoundingClientRect();
-  const out = [...document.querySelectorAll("body *")].filter((element) => {
+  const out = every.filter((element) => {
     const box = element.getBoundingClientRect();
-    return box.width && (box.right > sheet.right - 30 || box.bottom > sheet.bottom - 20 || box.left < sheet.left + 30);
-  }).map((element) => element.textContent.trim().slice(0, 40));
-  return { small, out: [...new Set(out)] };
+    const beyond = box.right > sheet.right - 30 || box.bottom > sheet.bottom - 20 || box.left < sheet.left + 30;
+    const cut = element.clientWidth && element.scrollWidth > element.clientWidth + 1;
+    return (box.width && beyond) || (cut && !(element instanceof SVGElement));
+  }).map(words);
+  const labels = [...document.querySelectorAll("svg[role=img]")].flatMap((picture) => {
+    const texts = [...picture.querySelectorAll("text")].map((text) => [text.getBoundingClientRect(), words(text)]);
+    return texts.flatMap(([one, name], place) => texts.slice(place + 1)
+      .filter(([other]) => one.left < other.right - 1 && other.left < one.right - 1
+        && one.top < other.bottom - 4 && other.top < one.bottom - 4)
+      .map(([, other]) => `${name} / ${other}`));
+  });
+  return { small, out: [...new Set(out)], labels };
 }
 """.replace("SMALLEST", str(SMALLEST))
 
@@ -54,13 +67,15 @@ def print_page(page, html: str) -> bytes:
     """The page as a PDF.
 
     Raises:
-        HandoutError: letters that are too small, something that does not fit, or a PDF with :func:`faults`.
+        HandoutError: letters that are too small, something that does not fit, labels that lie on each other, or a PDF
+            with :func:`faults`.
     """
     page.set_viewport_size({"width": 794, "height": 1123})
     page.set_content(html, wait_until="load")
     measured = page.evaluate(_MEASURE)
     found = [f"{size:.1f} px is too small: {text}" for size, text in measured["small"]]
     found += [f"does not fit: {text}" for text in measured["out"]]
+    found += [f"labels lie on each other: {texts}" for texts in measured["labels"]]
     printed = page.pdf(format="A4", print_background=True, prefer_css_page_size=True, tagged=True)
     found += faults(PdfReader(io.BytesIO(printed)))
     if found:

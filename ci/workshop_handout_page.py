@@ -21,13 +21,14 @@ _STYLE = """
 * { box-sizing: border-box }
 html { background: #fff }
 body { margin: 0 auto; width: 210mm; height: 297mm; padding: 9mm 10mm 8mm; display: flex; flex-direction: column;
-  gap: 5.5px; overflow: hidden; font: 9pt/1.26 system-ui, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif;
+  gap: 5.5px; overflow: hidden; font: 9pt/1.26 "DejaVu Sans Condensed", system-ui, "Helvetica Neue", Arial, sans-serif;
   color: var(--ds-ink); font-variant-numeric: tabular-nums; print-color-adjust: exact;
   -webkit-print-color-adjust: exact }
-h1 { font-size: 18pt; line-height: 1.15; margin: 0 }
+h1 { font-size: 17pt; line-height: 1.15; margin: 0; white-space: nowrap }
+header p { text-align: right }
 h2 { font-size: 10pt; line-height: 1.2; margin: 0 0 3px; padding-top: 3px; border-top: 1.5px solid var(--ds-ink) }
 p { margin: 0 }
-header { display: flex; justify-content: space-between; align-items: baseline; gap: 8mm }
+header { display: flex; justify-content: space-between; align-items: end; gap: 8mm }
 svg { display: block; overflow: visible }
 svg text { font-size: 9pt; fill: var(--ds-ink) }
 svg text.soft { fill: var(--ds-neutral) }
@@ -36,21 +37,22 @@ svg text.soft { fill: var(--ds-neutral) }
 .hollow { fill: #fff; stroke-width: 1.5 }
 .main-line { stroke: var(--ds-main) } .index-line { stroke: var(--ds-index) } .window-line { stroke: var(--ds-window) }
 .neutral-line { stroke: var(--ds-neutral); stroke-width: 1 }
-.sum { font-size: 11pt; line-height: 1.35; margin-bottom: 3px }
-.legend { display: flex; justify-content: space-between; list-style: none; margin: 2px 0 0; padding: 0 }
-.legend svg { display: inline-block; vertical-align: -2.5px }
+.sum { font-size: 10.5pt; line-height: 1.35; margin-bottom: 3px }
+.legend { display: grid; grid-template-columns: 1fr 1fr; gap: 0 8mm; list-style: none; margin: 2px 0 0; padding: 0 }
+.legend svg { display: inline-block; vertical-align: -2px }
 .columns { display: grid; grid-template-columns: 1fr 1fr; gap: 0 8mm }
 table { border-collapse: collapse; width: 100% }
 th, td { padding: 0.5px 0; text-align: left; font-weight: 400; vertical-align: baseline }
 thead th { color: var(--ds-neutral) }
 .number { text-align: right; padding-left: 3mm; white-space: nowrap }
+.five th { white-space: nowrap; padding-right: 4mm }
 tr.last > * { font-weight: 700; border-top: 1px solid var(--ds-ink) }
-.blank td { border: 1px solid var(--ds-neutral); height: 20px } .blank th { padding-right: 2mm }
+.blank :is(th, td) { vertical-align: middle }
+.blank :is(.published, .open) td { border: 1px solid var(--ds-neutral); height: 20px }
 .blank thead th { text-align: center } .blank .published td { text-align: center; height: auto }
-.notes { flex: 1; display: flex; flex-direction: column; min-height: 60px }
+.notes { flex: 1; display: flex; flex-direction: column; min-height: 40px }
 .notes i { flex: 1; border-bottom: 1px solid var(--ds-grid) }
-footer { display: flex; justify-content: space-between; gap: 8mm; color: var(--ds-neutral) }
-.turned { transform: rotate(180deg) }
+footer { color: var(--ds-neutral); text-align: center; transform: rotate(180deg) }
 @media screen { html { background: var(--ds-grid) } body { background: #fff } }
 """
 
@@ -62,9 +64,9 @@ def page(config: ModelConfig, source: str) -> str:
         ValueError: a configuration with other sources than the page speaks of.
     """
     title = say("{bytes} bytes of context a token", bytes=number(ledger.bytes_per_token(config)))
-    subtitle = say("DeepSeek-V4.1-Flash: the byte ledger on one page")
+    subtitle = say("DeepSeek-V4.1-Flash on one page")
     parts = (
-        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>",
+        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}<br>{escape(source)}</p></header>",
         _section(say("The sum"), _sum(config)),
         _section(say("Who owns keys, and who borrows them"), pictures.layers(config) + pictures.legend(config)),
         _section(say("What is stored"), pictures.records(config)),
@@ -73,13 +75,13 @@ def page(config: ModelConfig, source: str) -> str:
             _section(say("What {bytes} leaves out", bytes=_per_token(config)), _left_out(config)),
         ),
         _columns(
-            _section(say("What the article's {bytes} misses", bytes=_candidate(config)), _misses(config)),
+            _section(say("What the source article's {bytes} misses", bytes=_candidate(config)), _misses(config)),
             _section(say("Bytes a token elsewhere"), _elsewhere(config)),
         ),
         _section(say("Five numbers to know"), _five(config)),
         _section(say("Your ledger: fill it in"), _blank(config)),
         f'<section class="notes"><h2>{escape(say("Your notes"))}</h2><i></i><i></i><i></i></section>',
-        _footer(config, source),
+        _answers(config),
     )
     return (
         f'<!doctype html>\n<html lang="{current()}"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
@@ -98,7 +100,9 @@ def _columns(*sections: str) -> str:
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]], last: bool = False) -> str:
     """Names left, numbers right; ``last`` marks the last row as the sum."""
-    head = "".join(f'<th scope="col"{_right(i)}>{escape(cell)}</th>' for i, cell in enumerate(header))
+    head = "".join(
+        f'<th scope="col"{_right(i)}>{escape(cell)}</th>' if cell else "<td></td>" for i, cell in enumerate(header)
+    )
     lines, body = [list(row) for row in rows], ""
     for place, row in enumerate(lines):
         cells = "".join(f"<td{_right(i)}>{escape(cell)}</td>" for i, cell in enumerate(row) if i)
@@ -220,7 +224,7 @@ def _elsewhere(config: ModelConfig) -> str:
 def _five(config: ModelConfig) -> str:
     short, long = (numbers.step(config, numbers.CONTEXTS[name]) for name in ("4K", "1M"))
     active, every = numbers.active_parameters(config), weights.backbone(config).parameters
-    share = long.kv_bytes / ledger.global_bytes(config, long.tokens)
+    kept = ledger.sequence_bytes(config, long.tokens)
     facts = (
         (
             say("{active} of {every} billion", active=number(active / 1e9, 1), every=number(every / 1e9, 1)),
@@ -236,7 +240,9 @@ def _five(config: ModelConfig) -> str:
         ),
         (
             say("{size} MB of KV", size=number(long.kv_bytes / 1e6, 0)),
-            say("are read with them at 1M: {share} % of what is kept, and the windows", share=number(100 * share, 0)),
+            say(
+                "are read with them at 1M tokens, of the {kept} MB that the sequence keeps", kept=number(kept / 1e6, 0)
+            ),
         ),
         (
             say("{time} ms", time=number(1e3 * long.bound.seconds, 2)),
@@ -247,7 +253,7 @@ def _five(config: ModelConfig) -> str:
             ),
         ),
     )
-    items = "".join(f"<tr><th scope='row'><b>{escape(value)}</b></th><td>{escape(of)}</td></tr>" for value, of in facts)
+    items = "".join(f'<tr><th scope="row"><b>{escape(value)}</b></th><td>{escape(of)}</td></tr>' for value, of in facts)
     return f'<table class="five"><tbody>{items}</tbody></table>'
 
 
@@ -268,20 +274,21 @@ def _blank(config: ModelConfig) -> str:
         say("3. main KV of {bytes} B, as in windows", bytes=window),
     )
     head = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in header)
-    head = head.replace("<td></td>", '<th scope="col"><span hidden>?</span></th>', 1)
     first = "".join(f"<td>{escape(cell)}</td>" for cell in published[1:])
-    rows = "".join(f'<tr><th scope="row">{escape(name)}</th>{"<td></td>" * (len(header) - 1)}</tr>' for name in asked)
+    rows = "".join(
+        f'<tr class="open"><th scope="row">{escape(name)}</th>{"<td></td>" * (len(header) - 1)}</tr>' for name in asked
+    )
     return (
         f'<table class="blank"><thead><tr>{head}</tr></thead><tbody><tr class="published">'
         f'<th scope="row">{escape(published[0])}</th>{first}</tr>{rows}</tbody></table>'
     )
 
 
-def _footer(config: ModelConfig, source: str) -> str:
+def _answers(config: ModelConfig) -> str:
     longest = numbers.CONTEXTS["1M"]
-    answers = " · ".join(
-        f"{place}. {number(one.entries)} × {number(one.entry)} = {number(one.per_token)} B, "
-        f"{number(one.per_token * longest)} B"
+    answers = (
+        f"{place}. {number(one.entries)} × {number(one.entry)} = {number(one.per_token)}; "
+        f"{number(one.per_token * longest)}"
         for place, one in enumerate(numbers.variations(config), start=1)
     )
-    return f'<footer><span>{escape(source)}</span><span class="turned">{escape(answers)}</span></footer>'
+    return f"<footer>{' · '.join(answers)}</footer>"

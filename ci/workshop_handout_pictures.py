@@ -69,13 +69,7 @@ def owner_bar(config: ModelConfig) -> str:
     for owner in owners:
         main, index = owner.main * pixels, owner.index * pixels
         content += Block("main", "main", main - 1).draw(x, 0) + Block("index", "index", index - 2).draw(x + main, 0)
-        name = say(
-            "layer {layer}: {bytes} B = {main} + {index}",
-            layer=owner.layer,
-            bytes=number(owner.total),
-            main=number(owner.main),
-            index=number(owner.index),
-        )
+        name = f"{number(owner.total)} B = {number(owner.main)} + {number(owner.index)}"
         content += f'<text x="{x:.2f}" y="{_BAR + 14}">{escape(name)}</text>'
         x += main + index
     sizes = " + ".join(number(owner.total) for owner in owners)
@@ -88,7 +82,7 @@ def layers(config: ModelConfig) -> str:
     columns = max(len(plans) for _, plans in strips)
     pixels = WIDTH / bytes_per_strip(config)
     names = {"encoder": say("encoder"), "decoder": say("decoder")}
-    height, content = 15 + _CELL + 3 + _BAR + 17, ""
+    height, content = 15 + _CELL + 3 + _BAR + 20, ""
     for row, (half, plans) in enumerate(strips):
         content += _strip(names[half], plans, owners, WIDTH / columns, pixels, row * height)
     label = say("The layers by what they own and borrow; under each owner the bytes that it keeps of a token")
@@ -110,6 +104,9 @@ def legend(config: ModelConfig) -> str:
         for mode, (name, meaning) in meanings.items()
         if mode in there
     )
+    for kind, name in (("main", say("main KV")), ("index", say("index keys"))):
+        swatch = Block(kind, kind, 28).draw(0, 0)
+        items += f'<li><svg width="28" height="{_BAR}" aria-hidden="true">{swatch}</svg> {escape(name)}</li>'
     return f'<ul class="legend">{items}</ul>'
 
 
@@ -162,8 +159,8 @@ def _strip(half: str, plans: list[LayerPlan], owners: list[Owner], width: float,
         # Whole pixels inside, so that neighbours share a line.
         content += (
             f'<rect class="hollow neutral-line" x="{x + 0.5:.2f}" y="{y + 0.5:g}" width="{width - gap - 1:.2f}" '
-            f'height="{_CELL - 1}"/><text x="{x + 3:.2f}" y="{y + 15:g}" class="soft">{plan.index}</text>'
-            f'<svg x="{column * width + width - 17:.2f}" y="{y + 4:g}" width="14" height="14" viewBox="0 0 16 16">'
+            f'height="{_CELL - 1}"/><text x="{x + 2.5:.2f}" y="{y + 15:g}" class="soft">{plan.index}</text>'
+            f'<svg x="{column * width + width - 15:.2f}" y="{y + 4.5:g}" width="13" height="13" viewBox="0 0 16 16">'
             f"{MARKS[plan.mode]}</svg>"
         )
     y += _CELL + 3

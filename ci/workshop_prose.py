@@ -13,6 +13,7 @@ from dataclasses import dataclass
 WORDS = 40
 # A list is read at a glance, item by item.
 LIST_WORDS = 64
+_ANNOUNCED = 3
 
 _CITATION = re.compile(r"\s*\{cite\}`[^`]*`")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
@@ -173,8 +174,15 @@ def key_sentences(paragraphs: Iterable[str], budget: int = WORDS) -> list[str]:
         # What leans on a sentence that is not there makes no sense.
         while at < len(text) and at - 1 in chosen[number] and (at in chosen[number] or take(number, at)):
             at += 1
-    pairs = zip(texts, chosen, strict=True)
-    return [" ".join(text[at] for at in sorted(taken)) for text, taken in pairs if taken]
+    return [_ended(text, taken) for text, taken in zip(texts, chosen, strict=True) if taken]
+
+
+def _ended(text: Sequence[str], taken: set[int]) -> str:
+    """The sentences that were taken, without an end that only announces what is not there."""
+    last = max(taken)
+    if last + 1 < len(text) and len(taken) > 1 and words(text[last]) <= _ANNOUNCED and "**" not in text[last]:
+        taken = taken - {last}
+    return re.sub(r":$", ".", " ".join(text[at] for at in sorted(taken)))
 
 
 def list_points(block: Block) -> list[str]:

@@ -217,8 +217,11 @@ def index(project: Project, spoken: str, notebooks: Mapping[str, NotebookNode], 
                 "facts": " · ".join(facts),
             }
         )
-    keys = escape(say("In a deck: arrow keys move, {overview} shows all slides, {notes} the speaker's notes."))
-    keys = keys.format(overview="<kbd>O</kbd>", notes="<kbd>S</kbd>")
+    keys = say(
+        "In a deck: arrow keys move, {overview} shows all slides, {notes} the speaker's notes; "
+        "{zoom} and a click enlarge what lies under the pointer."
+    )
+    keys = escape(keys).format(overview="<kbd>O</kbd>", notes="<kbd>S</kbd>", zoom="<kbd>Alt</kbd>")
     template = jinja2.Environment(autoescape=True).from_string((TEMPLATES / "decks.html.j2").read_text("utf-8"))
     return template.render(language=spoken, title=say("Slides of the workshop"), keys=keys, decks=found)
 

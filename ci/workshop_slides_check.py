@@ -23,6 +23,7 @@ from project import HERE, Project
 from pypdf import PdfReader
 
 from ds41 import language
+from ds41.viz.palette import PALETTE
 
 SIZE = {"width": 1280, "height": 720}
 SMALLEST = 24
@@ -32,6 +33,12 @@ _SLIDES = """
 Reveal.getSlides().map((slide) => {
   const { h, v } = Reveal.getIndices(slide);
   return { h, v: v || 0, kind: slide.dataset.kind };
+})
+"""
+_BACKGROUNDS = """
+["body", ".ds-fig"].filter((what) => document.querySelector(what)).map((what) => {
+  const rgb = getComputedStyle(document.querySelector(what)).backgroundColor.match(/[0-9]+/g);
+  return [what, "#" + rgb.slice(0, 3).map((part) => Number(part).toString(16).padStart(2, "0")).join("")];
 })
 """
 # What lies beyond the slide, or beyond the box that clips or scrolls it; and the size that text is shown at.
@@ -131,6 +138,12 @@ class Walk:
                 self.page.screenshot(path=self._pictures / name)
         return len(found)
 
+    def themed(self) -> None:
+        """Look whether page and figures have the colours of the theme."""
+        for what, background in self.page.evaluate(_BACKGROUNDS):
+            if background != PALETTE["page"].on(self._theme):
+                self.faults.append(f"{what} is {background} in a {self._theme} theme")
+
     def printed(self, path: Path, count: int) -> None:
         """Print the deck as a reader would, and count the pages."""
         self.page.goto(f"{path.resolve().as_uri()}?print-pdf", wait_until="load")
@@ -157,10 +170,14 @@ def check(chromium, path: Path, pictures: Path | None = None) -> tuple[list[str]
     """The faults of a deck in both themes and in print, and the sizes of the text in its figures."""
     faults: list[str] = []
     with Walk(chromium, path, "dark", pictures) as walk:
-        walk.slides()
+        # Both themes have the same layout.
+        if pictures:
+            walk.slides()
+        walk.themed()
         faults.extend(f"{path.stem} dark {fault}" for fault in walk.faults)
     with Walk(chromium, path, "light", pictures) as walk:
         count = walk.slides()
+        walk.themed()
         walk.printed(path, count)
         faults.extend(f"{path.stem} light {fault}" for fault in walk.faults)
     print(f"{path.stem}: {count} slides, {len(faults)} faults", flush=True)

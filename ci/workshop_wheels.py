@@ -59,7 +59,7 @@ def build(project: Project, target: Path) -> Path:
             "building the wheel (setuptools builds it: pip install setuptools)",
             Path(scratch),
         )
-    (wheel,) = target.glob("*.whl")
+    (wheel,) = target.glob("ds41-*.whl")
     return wheel
 
 

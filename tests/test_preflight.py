@@ -17,8 +17,9 @@ import torch
 from ds41 import cli
 from ds41 import preflight as preflight_package
 from ds41.kernels import norm
+from ds41.preflight import finding as finding_module
 from ds41.preflight import gpu, jupyter, machine, packages, programs, runs
-from ds41.preflight.finding import ANSWER, Finding, Outcome, probe
+from ds41.preflight.finding import ANSWER, Finding, Outcome, probe, readable
 
 ROOT = Path(__file__).parents[1]
 ON_CPU = {"torch": "2.13.0", "cuda": None, "available": False, "devices": [], "computes": "", "warnings": []}
@@ -126,6 +127,12 @@ def test_no_connections_to_itself(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     is_broken(machine.loopback(), "fail", "Network is unreachable")
+
+
+def test_sizes_are_readable(monkeypatch):
+    assert [readable(size) for size in (0, 999, 49_000_000, 2_104_971_264)] == ["0 B", "999 B", "49 MB", "2.1 GB"]
+    monkeypatch.setattr(finding_module, "current", lambda: "de")
+    assert readable(2_104_971_264) == "2,1 GB"
 
 
 # The GPU
@@ -289,6 +296,7 @@ def test_triton_is_for_linux(monkeypatch):
     monkeypatch.setattr(packages.metadata, "version", lambda name: packages.metadata.distribution("no-such").version)
     is_broken(packages.package("triton", "3.6.0", "ModuleNotFoundError"), "warn", "Darwin", "chapter 12")
     is_broken(runs.interpreter(), "warn", "Darwin")
+    assert gpu.compiler(told(**ON_GPU)).state == "ok"
 
 
 def test_all_data_are_looked_for():
@@ -390,7 +398,6 @@ def test_a_kernel_of_another_python(monkeypatch, tmp_path):
     spec = {"argv": [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "old"}
     folder.joinpath("kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     is_broken(jupyter.kernelspec(), "fail", "/opt/old", "ipykernel install --sys-prefix")
 
 

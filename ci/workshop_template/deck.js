@@ -3,8 +3,13 @@
 (() => {
   const WIDTHS = [560, 640, 720, 768, 860, 960, 1080, 1200, 1400, 1700, 2100];
   const PLOT = 768;
+  const BESIDE = [".ds-body > form.ds-controls", ".ds-body > :is(.ds-legend, .ds-key)", "figcaption"];
   const LARGEST = 2;
+  const CAPTIONS = 1.1;
+  // Nobody reads what is smaller: such a figure scrolls, except in print.
+  const TOO_SMALL = 0.62;
   const LARGEST_LINES = 1.2;
+  const WRAPS = 0.8;
   // Cells of tables that are shorter, in letters, do not wrap.
   const SHORT = 18;
   const slides = document.querySelector(".reveal .slides");
@@ -19,18 +24,28 @@
   function fitFigure(box) {
     const content = box.firstElementChild;
     if (!box.dataset.width) {
+      box.dataset.layout = "";
       const picture = content.querySelector(".ds-plots svg.ds-wide, .ds-plots svg:not(.ds-narrow)");
-      let best = { size: 0 };
+      let best = { size: 0, layout: "", width: PLOT };
       for (const layout of layouts(content)) {
         for (const width of WIDTHS) {
           lay(box, layout, width);
-          // The words of a plot grow with it, those of any other figure with the scale alone.
-          const size = scaleOf(box, width) * (picture ? picture.clientWidth / PLOT : 1);
+          // The words of a plot grow with it, those of any other figure, and of any caption, with the scale alone.
+          const scale = scaleOf(box, width);
+          const size = picture ? (scale < CAPTIONS ? 0 : (scale * picture.clientWidth) / PLOT) : scale;
           if (size > best.size * 1.02) best = { size, layout, width };
         }
       }
+      if (best.size < TOO_SMALL && !Reveal.isPrintView()) best = { ...shortest(box), scrolls: true };
       lay(box, best.layout, best.width);
       box.dataset.width = best.width;
+      box.classList.toggle("scrolls", Boolean(best.scrolls));
+      if (best.scrolls) box.tabIndex = 0;
+    }
+    if (box.classList.contains("scrolls")) {
+      content.style.transform = "";
+      box.dataset.scale = 1;
+      return;
     }
     const [room, height, width] = [box.clientWidth, box.clientHeight, Number(box.dataset.width)];
     const scale = scaleOf(box, width);
@@ -40,17 +55,43 @@
     box.dataset.scale = scale.toFixed(3);
   }
 
-  // Under the picture, or beside it: the caption, or the controls.
+  // The layout at full width that leaves least to scroll.
+  function shortest(box) {
+    const width = Math.floor(box.clientWidth) - 24;
+    let best = { tall: Infinity };
+    for (const layout of layouts(box.firstElementChild)) {
+      lay(box, layout, width);
+      const tall = box.firstElementChild.offsetHeight;
+      if (tall < best.tall) best = { tall, layout, width };
+    }
+    return best;
+  }
+
+  // What stands beside the picture and not under it.
   function layouts(content) {
-    const found = ["under"];
-    if (content.querySelector("figcaption")) found.push("caption");
-    if (content.querySelector(".ds-body > form.ds-controls:last-of-type")) found.push("controls");
-    return found;
+    const there = BESIDE.filter((part) => content.querySelector(part));
+    const found = there.map((_, i) => there.slice(i).join());
+    return ["", ...found, ...there.slice(0, 1), ...there.slice(0, 2).slice(1)].filter((a, i, all) => all.indexOf(a) === i);
   }
 
   function lay(box, layout, width) {
-    box.dataset.layout = layout;
     box.firstElementChild.style.width = `${width}px`;
+    if (box.dataset.layout === layout) return;
+    const figure = box.querySelector(".ds-fig");
+    const side = figure.querySelector(":scope > .side");
+    for (const part of [...(side?.children ?? [])]) homes.get(part).replaceWith(part);
+    side?.remove();
+    if (layout) {
+      const parts = [...figure.querySelectorAll(layout)];
+      for (const part of parts) {
+        homes.set(part, document.createComment(""));
+        part.replaceWith(homes.get(part));
+      }
+      const made = Object.assign(document.createElement("div"), { className: "side" });
+      made.append(...parts);
+      figure.append(made);
+    }
+    box.dataset.layout = layout;
   }
 
   function scaleOf(box, width) {
@@ -64,6 +105,11 @@
 
   function fitLines(box) {
     const content = box.firstElementChild;
+    // A result that would become small wraps its lines; code never does.
+    if (!box.classList.contains("code") && content.offsetWidth * WRAPS > box.clientWidth) {
+      content.style.width = `${box.clientWidth}px`;
+      content.style.whiteSpace = "pre-wrap";
+    }
     const tallest = parseFloat(getComputedStyle(box).maxHeight);
     const scale = Math.min(box.clientWidth / content.offsetWidth, tallest / content.offsetHeight, LARGEST_LINES);
     content.style.transform = `scale(${scale})`;
@@ -71,6 +117,7 @@
     box.dataset.scale = scale.toFixed(3);
   }
 
+  const homes = new WeakMap();
   const sizes = new WeakMap();
   const observer = new ResizeObserver((entries) => requestAnimationFrame(() => {
     for (const { target } of entries) {
@@ -93,7 +140,7 @@
   }
 
   // Keys that a figure's controls take are not the deck's; Escape leaves the figure.
-  const inFigure = (target) => target instanceof Element && target.closest(".ds-fig, summary, select, input");
+  const inFigure = (target) => target instanceof Element && target.closest(".ds-fig, .scrolls");
   const keys = document.querySelector(".keys");
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && inFigure(event.target)) {
@@ -119,6 +166,6 @@
     pdfSeparateFragments: false,
     pdfMaxPagesPerSlide: 1,
     keyboardCondition: (event) => !inFigure(event.target),
-    plugins: [RevealNotes],
+    plugins: [RevealNotes, RevealZoom],
   });
 })();

@@ -12,6 +12,7 @@ from types import ModuleType
 from ds41 import exercises
 
 
+@cache
 def remarks(chapter: str) -> dict[str, list[str]]:
     """What each judge of a chapter can say, itself or by a function of its module: texts and templates."""
     module = importlib.import_module(f"ds41.exercises.chapter_{chapter}")
@@ -22,6 +23,7 @@ def remarks(chapter: str) -> dict[str, list[str]]:
     }
 
 
+@cache
 def shared_remarks() -> list[str]:
     """What the judges' common functions can say."""
     return _said(_functions(exercises)["no_number"])

@@ -257,9 +257,12 @@ def _why(got: list, expected: list[int], scores: Sequence[float], count: int) ->
 
 
 def _listed(found: object) -> list | None:
-    """What a sequence or an array lists, in Python's own numbers; None if it is neither."""
-    if isinstance(found, (np.ndarray, torch.Tensor)):
-        found = found.tolist()
-    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+    """What a sequence or an array lists, in Python's own numbers; None if it is neither, or has no values."""
+    try:
+        if isinstance(found, (np.ndarray, torch.Tensor)):
+            found = found.tolist()
+        if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+            return None
+        return [one.tolist() if isinstance(one, (np.ndarray, np.generic, torch.Tensor)) else one for one in found]
+    except RuntimeError:  # A tensor on the meta device, or a sparse one.
         return None
-    return [one.tolist() if isinstance(one, (np.ndarray, np.generic, torch.Tensor)) else one for one in found]

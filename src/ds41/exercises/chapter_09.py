@@ -207,11 +207,11 @@ def _columns(hasher: Hasher, window: list[int]) -> list[int]:
 
 def _whole_numbers(got: object) -> list[int] | None:
     """The members of a list, tuple or array as ints; None for anything else."""
-    if isinstance(got, (torch.Tensor, np.ndarray)) and not getattr(got, "is_meta", False):
-        got = got.flatten().tolist()
-    if not isinstance(got, (list, tuple)):
-        return None
     try:
+        if isinstance(got, (torch.Tensor, np.ndarray)):
+            got = got.flatten().tolist()
+        if not isinstance(got, (list, tuple)):
+            return None
         return [operator.index(one) for one in got]
     except (TypeError, ValueError, RuntimeError):
         return None

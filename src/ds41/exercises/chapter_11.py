@@ -197,11 +197,11 @@ def _remark_on_roles(got: str, expected: str, columns: int, rows: int) -> str:
 
 def _whole_numbers(answer: object) -> list[int] | None:
     """The members of a list, tuple or array as ints; None if it is nothing of that kind or one is not whole."""
-    if isinstance(answer, (torch.Tensor, np.ndarray)) and not getattr(answer, "is_meta", False):
-        answer = answer.tolist()
-    if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
-        return None
     try:
+        if isinstance(answer, (torch.Tensor, np.ndarray)):
+            answer = answer.tolist()
+        if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
+            return None
         numbers = [float(one) for one in answer]
     except (TypeError, ValueError, ArithmeticError, RuntimeError):
         return None

@@ -242,11 +242,11 @@ def _is_slot(answer: object, stride: int) -> bool:
 
 def _numbers(answer: object) -> list[float] | None:
     """The members of a list, tuple or array as floats; None if it is nothing of that kind or they are no numbers."""
-    if isinstance(answer, (torch.Tensor, np.ndarray)) and not getattr(answer, "is_meta", False):
-        answer = answer.tolist()
-    if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
-        return None
     try:
+        if isinstance(answer, (torch.Tensor, np.ndarray)):
+            answer = answer.tolist()
+        if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
+            return None
         return [float(one) for one in answer]
     except (TypeError, ValueError, ArithmeticError, RuntimeError):
         return None

@@ -9,10 +9,13 @@ Source: ds41's own.
 from __future__ import annotations
 
 import os
+import string
+from numbers import Real
 
 from ds41.language.catalogue import LANGUAGES, Catalogue, load
+from ds41.language.numbers import german
 
-__all__ = ["LANGUAGES", "Catalogue", "catalogue", "current", "load", "say", "use"]
+__all__ = ["LANGUAGES", "Catalogue", "current", "load", "say", "translations", "use"]
 
 _current = "en"
 
@@ -37,7 +40,7 @@ def current() -> str:
     return _current
 
 
-def catalogue() -> Catalogue | None:
+def translations() -> Catalogue | None:
     """The translations of the current language; None for English."""
     return None if _current == "en" else load(_current)
 
@@ -47,10 +50,21 @@ def say(message: str, /, **values: object) -> str:
 
     Messages are literals, so that ``ci/catalogues.py`` finds them in the source.
     """
-    book = catalogue()
-    if book is not None:
-        message = book.find(message, "say") or message
-    return message.format(**values) if values else message
+    book = translations()
+    translated = book.find(message, "say") if book is not None else None
+    if not values:
+        return translated or message
+    if translated is None:
+        return message.format(**values)
+    return _German().vformat(translated, (), values)
+
+
+class _German(string.Formatter):
+    """Numbers as prose has them; what is shown as code, by !r, stays as it is."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        text = super().format_field(value, format_spec)
+        return german(text) if isinstance(value, Real) and not isinstance(value, bool) else text
 
 
 if os.environ.get("DS41_LANGUAGE"):

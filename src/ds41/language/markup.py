@@ -2,7 +2,7 @@
 
 A text is a run of words and inline tags between two block tags, or a spoken attribute. As a message it has ``{1}``,
 ``{2}``, ... for its numbers and ``<1>``, ``</1>``, ... for tags with attributes, so that one translation serves a
-figure in all its states.
+figure in all its states. What stands in an element with ``translate="no"`` is no language: text of a model, names.
 
 Source: ds41's own.
 """
@@ -24,6 +24,7 @@ _INLINE = frozenset(("a", "abbr", "b", "br", "code", "em", "i", "kbd", "small", 
 _VOID = frozenset(("br", "input", "wbr", "hr", "img"))
 _SPOKEN = re.compile(r'(?<=\s)(aria-label|aria-valuetext|aria-roledescription|alt|title|placeholder)="([^"]*)"')
 _CODE = r"<code\b[^>]*>.*?</code>"
+_UNTRANSLATED = re.compile(r'<[^>]*\stranslate="no"')
 _PLACE = re.compile(r"<(/?)(\d+)>")
 _WORD = re.compile(r"[A-Za-zµ]{2}")
 # Each line of a text in a plot is an element of its own.
@@ -36,21 +37,46 @@ Translate = Callable[[str], "str | None"]
 
 def rewrite(html: str, translate: Translate) -> str:
     """The HTML with each of its texts translated; one without a translation stays as it is."""
-    html = _LINES.sub(lambda match: match[1] + _lines(match[2], translate), html)
+    written: list[str] = []
+    end = 0
+    for match in _LINES.finditer(html):
+        written += _flow(html[end : match.start()], translate), match[1], _lines(match[2], translate)
+        end = match.end()
+    return "".join([*written, _flow(html[end:], translate)])
+
+
+def _flow(html: str, translate: Translate) -> str:
     written: list[str] = []
     run: list[str] = []
     end = 0
     for match in _TOKEN.finditer(html):
+        if match.start() < end:
+            # Within what is not to be translated.
+            continue
         if match.start() > end:
             run.append(html[end : match.start()])
         end = match.end()
         name = _NAME.match(match[0])
-        if name and name[1] in _INLINE:
+        if _UNTRANSLATED.search(match[0]):
+            end = _end_of_element(html, match.end(), name[1])
+            written += _run(_nodes(run), translate), html[match.start() : end]
+            run = []
+        elif name and name[1] in _INLINE:
             run.append(match[0])
         else:
             written += _run(_nodes(run), translate), _tag(match[0], translate)
             run = []
     return "".join([*written, _run(_nodes([*run, html[end:]]), translate)])
+
+
+def _end_of_element(html: str, start: int, name: str) -> int:
+    """Where the element ends whose first tag ends at `start`; the end of the text if its last tag is missing."""
+    depth = 1
+    for match in re.compile(rf"<(/?){name}\b[^>]*>").finditer(html, start):
+        depth += -1 if match[1] else 1
+        if depth == 0:
+            return match.end()
+    return len(html)
 
 
 def plain(text: str, translate: Translate) -> str:

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ds41.language import say
+from ds41.language import current, say
+from ds41.language.numbers import german
 
 State = Literal["ok", "warn", "fail"]
 """Fine; works, with a remark; a workshop cannot begin with it."""
@@ -113,12 +114,13 @@ def reinstall() -> str:
 
 
 def readable(nbytes: float) -> str:
-    """Bytes for readers: 2.1 GB, powers of 1000."""
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
+    """Bytes for readers, as the language writes numbers: 2.1 GB, in powers of 1000."""
+    units = ["B", "kB", "MB", "GB"]
+    while nbytes >= 1000 and len(units) > 1:
         nbytes /= 1000
-    return f"{nbytes:,.1f} GB"
+        units.pop(0)
+    text = f"{nbytes:,.1f}" if units[0] == "GB" else f"{nbytes:.3g}"
+    return f"{german(text) if current() == 'de' else text} {units[0]}"
 
 
 def _answers(output: str) -> tuple[dict[str, Any], ...]:

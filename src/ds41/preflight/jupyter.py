@@ -41,7 +41,7 @@ def kernelspec() -> Finding:
         return Finding("kernelspec", say("Jupyter's kernel"), state, found, expected, mend)
 
     register = f"{this_python()} -m ipykernel install --sys-prefix --name {KERNEL}"
-    outcome = probe("kernelspec", KERNEL, seconds=40)
+    outcome = probe("kernelspec", KERNEL, seconds=60)
     told = outcome.answer
     if not told:
         return finding("fail", outcome.trouble, register)
@@ -58,7 +58,7 @@ def notebook() -> Finding:
         return Finding("notebook", say("a notebook's cell"), state, found,
                        say("1+1 is 2, and ds41 {version} is there", version=__version__), mend)  # fmt: skip
 
-    outcome = probe("notebook", KERNEL, seconds=90)
+    outcome = probe("notebook", KERNEL, seconds=150)
     told = outcome.answer
     if not told:
         return finding("fail", outcome.trouble, install("--force-reinstall", "ipykernel", "jupyter_client"))

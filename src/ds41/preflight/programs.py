@@ -109,7 +109,7 @@ def kernelspec(name: str) -> None:
 
     command = KernelManager(kernel_name=name).format_kernel_cmd()
     told = subprocess.run(
-        [command[0], "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, timeout=20, check=True
+        [command[0], "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, timeout=40, check=True
     )
     answer(command=command[0], prefix=told.stdout.strip())
 
@@ -118,7 +118,7 @@ def notebook(name: str) -> None:
     """Start a Jupyter kernel, let it run ``1+1`` and import ds41, and say what came back."""
     from jupyter_client.manager import start_new_kernel
 
-    manager, client = start_new_kernel(kernel_name=name, startup_timeout=30)
+    manager, client = start_new_kernel(kernel_name=name, startup_timeout=60)
     results = []
 
     def listen(message: dict) -> None:
@@ -129,7 +129,7 @@ def notebook(name: str) -> None:
         reply = client.execute_interactive(
             "1+1",
             output_hook=listen,
-            timeout=30,
+            timeout=60,
             user_expressions={"prefix": "__import__('sys').prefix", "version": "__import__('ds41').__version__"},
         )
     finally:

@@ -23,7 +23,7 @@ def interpreter() -> Finding:
         mend = say("Run chapter 12 on Linux, in WSL or on Colab; the other chapters need no triton.")
         found = say("no triton for {system}", system=platform.system())
         return Finding("interpreter", name, "warn", found, expected, mend)
-    outcome = probe("kernel", "cpu", seconds=60, environment={"TRITON_INTERPRET": "1"})
+    outcome = probe("kernel", "cpu", seconds=120, environment={"TRITON_INTERPRET": "1"})
     error = outcome.answer.get("error")
     if error is not None and error < KERNEL_ERROR:
         return Finding("interpreter", name, "ok", say("a kernel is right to {error:.0e}", error=error), expected)
@@ -42,7 +42,7 @@ def model() -> Finding:
         return Finding("model", say("the small model"), state, found, expected, mend)
 
     mend = reinstall()
-    outcome = probe("model", seconds=90)
+    outcome = probe("model", seconds=120)
     told = outcome.answer
     if not told:
         return finding("fail", outcome.trouble, mend)

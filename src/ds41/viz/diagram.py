@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -105,7 +106,7 @@ class Diagram:
         data = json.dumps(self.data, separators=(",", ":"), allow_nan=False)
         # "</script>" inside the data would end the element.
         data = data.replace("<", "\\u003c")
-        sources = "\n".join(asset(f"js/{name}.js") for name in ("words", *self.modules, self.kind))
+        sources = "\n".join(_code(name) for name in ("words", *self.modules, self.kind))
         # The same figure may stand twice on a notebook's page, so every copy not yet mounted is mounted.
         return (
             f'<script type="application/json" class="ds-data">{data}</script>\n'
@@ -160,6 +161,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequ
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _code(name: str) -> str:
+    """A script without its lines of comment, which would stand on a page once for each figure."""
+    return re.sub(r"^[ \t]*//.*\n", "", asset(f"js/{name}.js"), flags=re.MULTILINE)
 
 
 @lru_cache(maxsize=32)
