@@ -40,6 +40,7 @@ import page_slim
 import page_styles
 import performance_page
 import translation
+import workshop_page
 import yaml
 from page_markup import PageError
 from page_meta import Site
@@ -81,7 +82,7 @@ def stage(project: Project) -> Path:
     """Lay out afresh what Jupyter Book reads: settings, pages, executed chapters, and vendored files."""
     folder = project.build / "stage"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns("*.ipynb", "*.toml", "_vendor", ".*"))
+    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns("*.ipynb", "*.toml", "*.yml", "*.json", "_vendor", "locale", ".*"))
     for chapter in project.chapters:
         shutil.copy(results.result_path(chapter, project), folder / chapter.relative_to(project.root))
     # Jupyter Book looks for _static, whose styles and scripts it puts on every page, beside _config.yml.
@@ -95,6 +96,7 @@ def stage(project: Project) -> Path:
     clear_landing_page(folder, project)
     back_pages.fill(folder, project)
     performance_page.fill(folder, project)
+    workshop_page.fill(folder, project)
     glossary_links.link(folder, project)
     return folder
 

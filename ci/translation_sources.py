@@ -86,7 +86,14 @@ def library_texts(project: Project) -> list[tuple[str, str]]:
     scripts = sorted((project.root / "src" / "ds41" / "viz" / "js").glob("*.js"))
     for path in scripts:
         texts += [(text, "script") for text in script_messages.messages(path.read_text(encoding="utf-8"))]
-    return unique(texts)
+    return unique([*texts, *((text, "say") for text in workshop_goals(project))])
+
+
+def workshop_goals(project: Project) -> list[str]:
+    """What the plan of the workshop says."""
+    plan = yaml.safe_load((project.book / "workshop.yml").read_text(encoding="utf-8"))
+    goals = [goal for chapter in plan["chapters"].values() for goal in chapter["goals"]]
+    return goals + [block["goal"] for blocks in plan["plans"].values() for block in blocks if "goal" in block]
 
 
 def _of_exercises(path: Path) -> bool:

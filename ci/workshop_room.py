@@ -86,6 +86,8 @@ class Room:
             self.run([*pip, "--find-links", str(kit / "wheels"), *requirements], "installing the wheels")
         wheel = next((kit / "wheel").glob("ds41-*.whl"))
         self.run([*pip, "--no-deps", str(wheel)], "installing the package")
+        if wheels:
+            self.run([str(self.python), "-m", "pip", "check"], "asking pip for what is missing")
         kernel = ["-m", "ipykernel", "install", "--sys-prefix", "--name", "python3"]
         self.run([str(self.python), *kernel], "registering the kernel")
         place = self.run([str(self.python), "-c", "import ds41; print(ds41.__file__)"], "importing the package").strip()

@@ -103,7 +103,7 @@ def describe(project: Project, name: str, following: tuple[str, str] | None) -> 
         name,
         f"{site}{pages[name]}.html",
         link,
-        tuple(plan.get("goals", ())),
+        tuple(say(goal) for goal in plan.get("goals", ())),
         plan.get("minutes", 0),
         following,
     )

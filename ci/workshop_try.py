@@ -256,7 +256,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--python", default=sys.executable, help="whose packages are lent without --wheels, and who makes environments")
     add("--language", choices=tuple(LANGUAGES), default="en")
     add("--record", action="store_true", help=f"write book/{TRYOUT}, which the workshop's page shows")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
     if not options.bundle.exists():
         parser.error(f"{options.bundle} does not exist: `make workshop` makes it")
     if options.record and options.chapters:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     "config config_checks config_files small_floats formats comparison_formats rope norm linear precision step tokens "
-    "tokenizer chat_format weight_formats environment agent_workspace agent_workload measured kernels",
+    "tokenizer chat_format weight_formats environment agent_workspace agent_workload measured language kernels",
     "ops",
     "cache mhc_traffic kernel_floors records ledger reads weights roofline matrix_instructions matrix_probe systems "
     "economics candidates counterfactuals report window_persistence window_cone "
@@ -23,7 +23,7 @@ FLOORS = (
     "serving training probes",
     "viz errata cli cli_model cli_generate cli_chat cli_train cli_evaluate cli_probe "
     "cli_draft cli_images cli_train_part cli_evaluate_part cli_check_log cli_serve cli_pools cli_tiers cli_sizes "
-    "chat chat_turn cli_tables conversation exercises __main__",
+    "chat chat_turn cli_tables conversation exercises preflight cli_doctor __main__",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS, start=1) for name in names.split()}
 

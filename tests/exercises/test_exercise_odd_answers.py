@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from answers import NAMES
+from answers import NAMES, RIGHT
 from remarks import remarks
 
 from ds41.exercises import chapter_01, chapter_04, chapter_08, chapter_09, check
@@ -17,16 +17,19 @@ ODD = [
     *([], ["a", "b"], [None, None], [math.nan] * 3, [[1, 2], [3]], {}, {"a": 1}, {-7}, (one for one in "ab")),
     *(True, -1, math.nan, -math.inf, 10**400, [10**400] * 2, complex(1, 2), Decimal("NaN"), object(), math),
     *(np.float64(-7.5), np.complex128(5), np.bool_(True), np.array([-7.5, np.nan]), np.array(["a", "b", "c"])),
-    *(
-        torch.tensor(-7.5),
-        torch.tensor(5 + 1j),
-        torch.tensor([]),
-        torch.zeros(3, 3),
-        torch.zeros(2, requires_grad=True),
-    ),
-    *(torch.zeros(3, dtype=torch.complex64), torch.zeros(3).to_sparse(), torch.zeros((), device="meta")),
-    *(torch.zeros(2, device="meta"), torch.zeros(3, 3, device="meta"), torch.nn.Linear(1, 1)),
+    *(torch.tensor(-7.5), torch.tensor(5 + 1j), torch.tensor([]), torch.zeros(3, 3), torch.nn.Linear(1, 1)),
+    *(torch.zeros(2, requires_grad=True), torch.zeros(3, dtype=torch.complex64), torch.zeros(3).to_sparse()),
+    *(torch.zeros((), device="meta"), torch.zeros(2, device="meta"), torch.zeros(3, 3, device="meta")),
 ]
+# What turns one right number into something that is no real number.
+DISGUISES = {
+    "a text": str,
+    "bytes": lambda one: str(one).encode(),
+    "complex": lambda one: one + 1j,
+    "NumPy's complex": lambda one: np.complex128(one + 1j),
+    "a complex tensor": lambda one: torch.tensor(one + 1j),
+    "NumPy's text": lambda one: np.array(str(one)),
+}
 
 
 def raiser(error):
@@ -73,6 +76,29 @@ def test_odd_answers_get_a_remark(name, quick):
         assert not result.passed, answer
         assert result.message.startswith("not yet. ")
         assert repr(result).startswith(f"· Exercise {name}: not yet. ")
+
+
+def disguised(answer, disguise):
+    """An answer whose numbers, or those that it returns if it is a function, are disguised."""
+    if callable(answer):
+        return lambda *given: disguised(answer(*given), disguise)
+    if isinstance(answer, (np.ndarray, torch.Tensor)):
+        answer = answer.tolist()
+    if isinstance(answer, (list, tuple, set)):
+        return [disguised(one, disguise) for one in answer]
+    return list(answer) if isinstance(answer, str) else disguise(answer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_numbers_that_are_no_real_numbers_do_not_pass(name):
+    for kind, disguise in DISGUISES.items():
+        result = check(name, disguised(RIGHT[name][0], disguise))
+        assert not result.passed, kind
+        assert result.message.startswith("not yet. ")
+    if not callable(RIGHT[name][0]):
+        numbers = disguised(RIGHT[name][0], DISGUISES["complex"])
+        assert not check(name, torch.tensor(numbers))
+        assert not check(name, np.array(numbers))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -63,7 +63,7 @@ def test_an_unknown_language_is_an_error():
 
 def test_a_file_that_is_no_catalogue_is_an_error(tmp_path):
     path = tmp_path / "broken.po"
-    path.write_text('msgid "one\nmsgstr "eins"\n', encoding="utf-8")
+    path.write_text("no catalogue at all\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"broken\.po"):
         catalogue.read(path)
 

@@ -163,10 +163,12 @@ def close(answer: object, expected: float, tolerance: float = 0.005) -> bool:
 
 def number(answer: object) -> float | None:
     """``answer`` as a float if it is one real number, of Python or a scalar of NumPy or PyTorch; None if it is not."""
-    if isinstance(answer, (bool, str, bytes)) or (isinstance(answer, Complex) and not isinstance(answer, Real)):
-        return None
     try:
-        return float(answer)  # type: ignore[arg-type]
+        # Arrays of one text, truth value or complex number would pass through float().
+        plain = answer.item() if hasattr(answer, "item") else answer
+        if isinstance(plain, (bool, str, bytes)) or (isinstance(plain, Complex) and not isinstance(plain, Real)):
+            return None
+        return float(plain)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
 

@@ -102,8 +102,9 @@ def tokens_that_outweigh_the_parameters(answer: object) -> str | None:
 def a_matrix_that_shows_a_transposition(answer: object) -> str | None:
     """A doubly stochastic 3 by 3 matrix that is not symmetric."""
     try:
+        is_complex = torch.as_tensor(answer).is_complex()
         matrix = torch.as_tensor(answer, dtype=torch.float64).detach().cpu()
-        usable = matrix.shape == (3, 3) and bool(matrix.isfinite().all())
+        usable = not is_complex and matrix.shape == (3, 3) and bool(matrix.isfinite().all())
     except (TypeError, ValueError, OverflowError, RuntimeError):
         usable = False
     if not usable:

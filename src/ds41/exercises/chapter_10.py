@@ -8,7 +8,7 @@ from operator import mul
 from ds41 import ledger
 from ds41.config import ModelConfig
 from ds41.dspark import ThroughputCurve, admit
-from ds41.exercises import close, exercise
+from ds41.exercises import close, exercise, number
 from ds41.language import say
 from ds41.ledger import Storage
 
@@ -116,8 +116,10 @@ def stand_and_replace(answer: object) -> str | None:
             )
         try:
             stand, replaced = given
-            stand, replaced = float(stand), [float(one) for one in replaced]
-        except (TypeError, ValueError, ArithmeticError, RuntimeError):
+            stand, *replaced = (number(one) for one in (stand, *replaced))
+        except (TypeError, ValueError, RuntimeError):
+            stand, replaced = None, []
+        if None in (stand, *replaced):
             return say(
                 "For target {target} and drafter {drafter} it gives no number and list.", target=target, drafter=drafter
             )

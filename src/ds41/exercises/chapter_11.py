@@ -7,7 +7,7 @@ import torch
 
 from ds41 import ledger
 from ds41.config import ModelConfig
-from ds41.exercises import close, exercise
+from ds41.exercises import close, exercise, number
 from ds41.language import say
 from ds41.vision import Role, plan_image, span_roles
 
@@ -200,9 +200,7 @@ def _whole_numbers(answer: object) -> list[int] | None:
     try:
         if isinstance(answer, (torch.Tensor, np.ndarray)):
             answer = answer.tolist()
-        if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
-            return None
-        numbers = [float(one) for one in answer]
-    except (TypeError, ValueError, ArithmeticError, RuntimeError):
+    except RuntimeError:  # A tensor on the meta device, or a sparse one.
         return None
-    return [int(one) for one in numbers] if all(map(float.is_integer, numbers)) else None
+    numbers = [number(one) for one in answer] if isinstance(answer, (list, tuple)) else [None]
+    return [int(one) for one in numbers] if all(one is not None and one.is_integer() for one in numbers) else None

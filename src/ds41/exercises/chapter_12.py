@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ds41.config import ModelConfig
-from ds41.exercises import close, exercise
+from ds41.exercises import close, exercise, number
 from ds41.language import say
 from ds41.ledger import Storage
 from ds41.reads import decode_reads
@@ -197,8 +197,10 @@ def combine_partials(answer: object) -> str | None:
         except Exception as error:
             return say("combine({first}, {second}) raises {error}.", first=first, second=second, error=repr(error))
         try:
-            largest, total, value = (float(part) for part in given)
-        except (TypeError, ValueError, ArithmeticError, RuntimeError):
+            largest, total, value = (number(part) for part in given)
+        except (TypeError, ValueError, RuntimeError):
+            largest = total = value = None
+        if largest is None or total is None or value is None:
             return "Return three numbers: the maximum, the sum, the weighted sum of values."
         remark = _remark_on_parts(first, second, largest, total, value)
         if remark is not None:
@@ -245,8 +247,7 @@ def _numbers(answer: object) -> list[float] | None:
     try:
         if isinstance(answer, (torch.Tensor, np.ndarray)):
             answer = answer.tolist()
-        if not isinstance(answer, (list, tuple)) or any(isinstance(one, (str, bytes, bool)) for one in answer):
-            return None
-        return [float(one) for one in answer]
-    except (TypeError, ValueError, ArithmeticError, RuntimeError):
+    except RuntimeError:  # A tensor on the meta device, or a sparse one.
         return None
+    numbers = [number(one) for one in answer] if isinstance(answer, (list, tuple)) else [None]
+    return None if None in numbers else numbers

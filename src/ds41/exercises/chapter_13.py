@@ -5,7 +5,7 @@ from __future__ import annotations
 from ds41 import ledger
 from ds41.cache import PageLayout
 from ds41.config import ModelConfig
-from ds41.exercises import close, exercise
+from ds41.exercises import close, exercise, number
 from ds41.language import say
 
 _PAGE = 64
@@ -157,8 +157,10 @@ def tokens_that_were_given(answer: object) -> str | None:
     if isinstance(answer, (str, bytes)):
         return "Give a list of tokens, not a text."
     try:
-        given = [float(one) for one in answer]  # type: ignore[attr-defined]
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        given = [number(one) for one in answer]  # type: ignore[attr-defined]
+    except (TypeError, RuntimeError):
+        given = [None]
+    if None in given:
         return "Give a list of tokens."
     if given == [9, 4]:
         return None
