@@ -56,6 +56,9 @@ JUPYTER_BOOK = (
     "from jupyter_book.cli.main import main; sys.exit(main())"
 )
 
+# Of book/: chapters, which are staged as they were executed, and what pages are made from.
+UNSTAGED = ("*.ipynb", "*.toml", "*.yml", "*.json", "_vendor", "locale", ".*")
+
 
 class BuildError(Exception):
     """The book cannot be built from what there is."""
@@ -82,7 +85,7 @@ def stage(project: Project) -> Path:
     """Lay out afresh what Jupyter Book reads: settings, pages, executed chapters, and vendored files."""
     folder = project.build / "stage"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns("*.ipynb", "*.toml", "*.yml", "*.json", "_vendor", "locale", ".*"))
+    shutil.copytree(project.book, folder / "book", ignore=shutil.ignore_patterns(*UNSTAGED))
     for chapter in project.chapters:
         shutil.copy(results.result_path(chapter, project), folder / chapter.relative_to(project.root))
     # Jupyter Book looks for _static, whose styles and scripts it puts on every page, beside _config.yml.

@@ -163,10 +163,9 @@ class Counting(Catalogue):
         super().__init__(catalogue.language, catalogue.texts)
         self.asked: set[tuple[str, str]] = set()
 
-    def find(self, text: str, context: str = "", *, required: bool = True) -> str | None:
-        if required:
-            self.asked.add((text, context))
-        return super().find(text, context, required=required)
+    def find(self, text: str, context: str = "") -> str | None:
+        self.asked.add((text, context))
+        return super().find(text, context)
 
 
 def shown(notebook: nbformat.NotebookNode) -> Iterator[nbformat.NotebookNode]:

@@ -58,7 +58,7 @@ def figure_texts(chapter: Path, project: Project) -> list[tuple[str, str]]:
     notebook = nbformat.read(results.result_path(chapter, project), as_version=nbformat.NO_CONVERT)
     catalogue = Catalogue("de", {})
     texts: list[tuple[str, str]] = []
-    catalogue.find = lambda text, context="", required=True: texts.append((text, context)) if required else None
+    catalogue.find = lambda text, context="": texts.append((text, context))
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):

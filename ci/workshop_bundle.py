@@ -175,7 +175,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         check(project, languages)
         for code in sorted(set(workshop_notebooks.LANGUAGES) - set(languages)):
-            print(f"{code}: left out, {workshop_notebooks.executed_folder(project, code)} is missing", flush=True)
+            folder = workshop_notebooks.edition(project, code).executed
+            print(f"{code}: left out, {folder} is missing", flush=True)
         kit = stage(project, languages, options.wheels, shlex.split(options.pip_flags))
         target = project.build / f"{FOLDER}-{version(project)}.zip"
         pack(kit, target)

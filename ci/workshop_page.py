@@ -54,10 +54,11 @@ def plan_table(name: str) -> Callable[[Workshop, Project], str]:
     def draw(workshop: Workshop, project: Project) -> str:
         rows, start = [], 0
         for block in workshop.plans[name].blocks:
-            rows.append((_clock(start), str(block.minutes), _what(block, project), escaped(say(block.goal))))
+            what = say("{minutes} min: {what}", minutes=block.minutes, what=_what(block, project))
+            rows.append((_clock(start), what, escaped(say(block.goal))))
             start += block.minutes
-        rows.append((_clock(start), "", say("end"), ""))
-        return table((say("at"), say("minutes"), say("what"), say("for")), rows, right=(0, 1))
+        rows.append((_clock(start), say("end"), ""))
+        return table((say("at"), say("what"), say("for")), rows, right=(0,))
 
     return draw
 

@@ -231,12 +231,11 @@ def _words(text: str) -> str:
 
 
 def build(project: Project, spoken: str, names: Sequence[str] = ()) -> Path:
-    """Write the decks of a language, and the page that lists them, and return their folder.
+    """Write the decks of a language, which `language.use` has chosen, and the page that lists them; return the folder.
 
     Raises:
         SlidesError, DeckError, ProjectError, NotebookError: a chapter is not there, or is none.
     """
-    language.use(spoken)
     notebooks = read_chapters(project, spoken, names)
     folder = target(project, spoken)
     folder.mkdir(parents=True, exist_ok=True)
@@ -273,6 +272,11 @@ def main(argv: list[str] | None = None) -> int:
     if options.language != "en" and not executed(project, options.language).is_dir():
         print(f"left out: no chapters in {language.LANGUAGES[options.language]}, no slides of them", file=sys.stderr)
         return 0
+    try:
+        language.use(options.language)
+    except (ModuleNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     try:
         folder = build(project, options.language, options.chapters)
     except (SlidesError, DeckError, ProjectError, form.NotebookError) as error:

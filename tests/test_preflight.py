@@ -481,11 +481,15 @@ def test_arguments_that_cannot_be_used(capsys, arguments):
 def test_a_machine_whose_torch_is_broken(monkeypatch, tmp_path, capsys):
     fake_module(tmp_path, monkeypatch, "torch", 'raise ImportError("libtorch.so: wrong ELF class")')
     monkeypatch.setattr(packages, "PACKAGES", {name: packages.PACKAGES[name] for name in ("torch", "rich")})
+    monkeypatch.setattr(machine, "disk", lambda: shutil.disk_usage(tmp_path / "gone"))
     for check in ("kernelspec", "notebook"):
         monkeypatch.setattr(jupyter, check, lambda check=check: replace(GOOD, check=check))
     assert cli.main(["doctor", "--workshop", "--json"]) == 1
-    states = {finding["check"]: finding["state"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert {check for check, state in states.items() if state == "fail"} == {"package torch", "interpreter", "model"}
+    findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    states = {check: finding["state"] for check, finding in findings.items()}
+    broken = {check for check, state in states.items() if state == "fail"}
+    assert broken == {"package torch", "interpreter", "model", "disk"}
+    assert findings["disk"]["found"].startswith("FileNotFoundError")
     assert [states[check] for check in ("gpu", "driver", "compiler", "gpu_kernel")] == ["warn"] * 4
     assert states["package rich"] == "ok"
     assert len(states) == 2 + 16

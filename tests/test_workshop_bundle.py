@@ -100,7 +100,7 @@ def test_equal_parts_give_equal_bytes(book):
 
 
 def test_another_language_joins_once_its_chapters_are_executed(book):
-    execute(book, book.build / "de" / "executed")
+    execute(book, "de")
     assert run(book) == 1, "its guide is missing"
     (book.html / "de" / "book").mkdir(parents=True)
     (book.html / "de" / "book" / "workshop.html").write_text(ARTICLE)
@@ -119,7 +119,7 @@ def test_what_is_missing_is_named_with_its_command_all_at_once(book, capsys):
     assert f"{book.html} has no book: run `make book`" in error
     assert "workshop.html is missing: run `make book`" in error
     assert "LICENSE is missing" in error
-    assert "04-first: no result yet: run `make notebooks`" in error
+    assert "04-first, language 'en': no result yet: run `make notebooks`" in error
     assert not (book.build / "ds41-workshop-9.8.zip").exists()
 
 

@@ -10,6 +10,7 @@ import tiny_book
 import workshop_notebooks as kit
 from notebook_form import tags
 from project import HERE
+from translation import edition
 from workshop_plan import WorkshopError
 from workshop_room import MARK, differences, marks, without_outputs
 
@@ -38,10 +39,15 @@ def add_exercise(project, source: str) -> None:
     notebook_form.write(notebook_form.normalise(notebook, project), path)
 
 
-def execute(project, folder=None) -> None:
-    """Publish results as a run at small scale leaves them."""
+def execute(project, language: str = "en") -> None:
+    """Publish results as a run at small scale leaves them, or as a translation does beside its stored chapters."""
+    target = edition(project, language)
+    target.book.mkdir(parents=True, exist_ok=True)
     for path in project.chapters:
         notebook = notebook_form.read(path)
+        if language != "en":
+            notebook.cells[0].source = f"# {language}"
+            notebook_form.write(notebook, target.book / path.name)
         shown = {"exercise-1": "· Exercise 04.1: not answered yet", "solution-1": "✓ Exercise 04.1: right"}
         for count, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), start=1):
             cell.execution_count = count
@@ -50,12 +56,8 @@ def execute(project, folder=None) -> None:
             if cell.id in shown:
                 data = {"text/plain": shown[cell.id]}
                 cell.outputs = [nbformat.v4.new_output("execute_result", data=data, execution_count=count)]
-        if folder is None:
-            record = {"fingerprint": results.source_fingerprint(path, project), "facts": {}}
-            results.publish(notebook, path, project, record)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            nbformat.write(notebook, folder / path.name)
+        record = {"fingerprint": results.source_fingerprint(path, project), "facts": {}}
+        results.publish(notebook, target.book / path.name, target, record)
 
 
 def read(folder, kind: str):
@@ -89,16 +91,13 @@ def test_the_solved_notebook_is_the_executed_chapter(book, tmp_path):
     assert differences(exercises, solved) == ["step-1", "summary"]
 
 
-def test_another_language_comes_from_its_executed_chapters_and_is_spoken(book, tmp_path):
+def test_another_language_comes_from_its_translated_copy(book, tmp_path):
     assert kit.languages(book) == ["en"]
-    execute(book, book.build / "de" / "executed")
+    execute(book, "de")
     assert kit.languages(book) == ["en", "de"]
     kit.write(book, "de", tmp_path / "out")
     cells = read(tmp_path / "out", "exercises")
-    lines = cells["colab"].source.split("\n")
-    assert lines[0].startswith("# @title")
-    assert lines[1:4] == ["import os", "", 'os.environ["DS41_LANGUAGE"] = "de"']
-    assert cells["colab"].source.count("DS41_LANGUAGE") == 1
+    assert [one["title"].source for one in (cells, read(tmp_path / "out", "solved"))] == ["# de", "# de"]
     assert cells["parameters"].source.endswith('DEVICE = "auto"  # where')
     assert "solution-1" not in cells
     assert not cells["exercise-1"].outputs
@@ -112,12 +111,12 @@ def test_chapters_that_are_missing_or_have_changed_are_refused(book, tmp_path, c
     notebook.cells[-1].source += "\n\nMore."
     notebook_form.write(notebook, path)
     assert kit.main(["--root", str(book.root)]) == 1
-    assert "04-first: notebook changed: run `make notebooks`" in capsys.readouterr().err
+    assert "04-first, language 'en': notebook changed: run `make notebooks`" in capsys.readouterr().err
     results.withdraw(path, book)
     assert kit.main(["--root", str(book.root)]) == 1
-    assert "04-first.ipynb is missing: run `make notebooks`" in capsys.readouterr().err
+    assert "04-first, language 'en': no result yet: run `make notebooks`" in capsys.readouterr().err
     assert kit.main(["--root", str(book.root), "--language", "de"]) == 1
-    assert "execute the chapters of language 'de' first" in capsys.readouterr().err
+    assert "no result yet: run `python ci/build_book.py --language de`" in capsys.readouterr().err
 
 
 def test_an_exercise_that_is_answered_already_is_refused(tmp_path):
@@ -131,7 +130,7 @@ def test_an_exercise_that_is_answered_already_is_refused(tmp_path):
 @pytest.mark.parametrize("chapter", [path for path in HERE.chapters if path.stem[:2].isdigit()], ids=lambda p: p.stem)
 def test_every_chapter_of_the_book_can_be_handed_out(chapter):
     stored = notebook_form.read(chapter)
-    cells = kit.without_solutions(stored, stored).cells
+    cells = kit.without_solutions(stored).cells
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     asked = [source for source in code if f'check("{chapter.stem[:2]}.' in source]
     assert len(asked) == sum("solution" in tags(cell) for cell in stored.cells) > 0

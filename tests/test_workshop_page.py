@@ -99,8 +99,8 @@ def test_every_placeholder_of_the_page_is_filled():
     assert "{{" not in filled
     row = next(line for line in filled.splitlines() if "exercises 04.1, 04.3" in line)
     assert "[chapter 4](04-fp4.ipynb); if done early 04.4" in row
-    assert "| 3:30 |  | end |  |" in filled
-    assert "| 7:00 |  | end |  |" in filled
+    assert "| 3:30 | end |  |" in filled
+    assert "| 7:00 | end |  |" in filled
     assert WORKSHOP.chapters["17"].goals[2] in filled
     total = sum(one.minutes for number in WORKSHOP.chapters for one in of_chapter(number))
     assert re.search(rf"^\| all \|.*\| {total} \|$", filled, re.MULTILINE)
@@ -134,7 +134,7 @@ def test_the_staged_page_is_filled_if_the_book_has_it(book, tmp_path):
     staged.write_text("{{ workshop.half_day }}\n\n{{ workshop.goals }}\n\n{{ hc_mult }}")
     workshop_page.fill(tmp_path / "stage", book)
     text = staged.read_text()
-    assert "| 0:10 | 50 | **break** | Rest |\n| 1:00 |  | end |  |" in text
+    assert "| 0:10 | 50 min: **break** | Rest |\n| 1:00 | end |  |" in text
     assert r"| [chapter 4](04-first.ipynb) | 10 | Do one \| thing<br>Do two<br>Do three |" in text
     assert text.endswith("{{ hc_mult }}")
     (book.root / "_toc.yml").write_text("format: jb-book\nroot: book/intro\n")

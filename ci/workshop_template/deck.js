@@ -103,6 +103,17 @@
     return Math.min(box.clientWidth / wide, box.clientHeight / content.offsetHeight, LARGEST);
   }
 
+  // The height that the other parts of the slide leave.
+  function leftFor(box) {
+    const slide = box.closest(".slide");
+    const sum = (element, ...names) =>
+      names.reduce((total, name) => total + parseFloat(getComputedStyle(element)[name]), 0);
+    let left = slide.clientHeight - sum(slide, "paddingTop", "paddingBottom");
+    for (const part of slide.children)
+      left -= sum(part, "marginTop", "marginBottom") + (part === box ? 0 : part.offsetHeight);
+    return left;
+  }
+
   function fitLines(box) {
     const content = box.firstElementChild;
     // A result that would become small wraps its lines; code never does.
@@ -110,7 +121,7 @@
       content.style.width = `${box.clientWidth}px`;
       content.style.whiteSpace = "pre-wrap";
     }
-    const tallest = parseFloat(getComputedStyle(box).maxHeight);
+    const tallest = Math.min(parseFloat(getComputedStyle(box).maxHeight), leftFor(box));
     const scale = Math.min(box.clientWidth / content.offsetWidth, tallest / content.offsetHeight, LARGEST_LINES);
     content.style.transform = `scale(${scale})`;
     box.style.height = `${content.offsetHeight * scale}px`;

@@ -102,13 +102,13 @@ def tokens_that_outweigh_the_parameters(answer: object) -> str | None:
 def a_matrix_that_shows_a_transposition(answer: object) -> str | None:
     """A doubly stochastic 3 by 3 matrix that is not symmetric."""
     try:
-        is_complex = torch.as_tensor(answer).is_complex()
-        matrix = torch.as_tensor(answer, dtype=torch.float64).detach().cpu()
-        usable = not is_complex and matrix.shape == (3, 3) and bool(matrix.isfinite().all())
+        given = torch.as_tensor(answer).detach().cpu().to_dense()
+        usable = given.shape == (3, 3) and not given.is_complex() and bool(given.isfinite().all())
     except (TypeError, ValueError, OverflowError, RuntimeError):
         usable = False
     if not usable:
         return "Give three rows of three numbers: [[..., ..., ...], [...], [...]]."
+    matrix = given.double()
     if (matrix < 0).any():
         return "An entry is negative: then a new stream is no average of the old ones."
     column, row = (sums[(sums - 1).abs().argmax()].item() for sums in (matrix.sum(0), matrix.sum(1)))
@@ -147,7 +147,7 @@ def update_of_one_token(answer: object) -> str | None:
     except Exception as error:
         return say("For streams [4, 6] it raises an error: {error!r}", error=error)
     try:
-        found = torch.as_tensor(given).detach().cpu()
+        found = torch.as_tensor(given).detach().cpu().to_dense()
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return say(
             "For streams [4, 6] it returns an object of the type {kind}; give one tensor of the same shape.",

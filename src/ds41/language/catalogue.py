@@ -38,17 +38,16 @@ class Catalogue:
         """The texts of a context and their translations."""
         return [(text, translated) for (text, where), translated in self.texts.items() if where == context]
 
-    def find(self, text: str, context: str = "", *, required: bool = True) -> str | None:
+    def find(self, text: str, context: str = "") -> str | None:
         """The translation of ``text``, or None.
 
         Args:
             text: as the source says it.
             context: where such texts stand: "" in pages and figures, "say" in messages of Python, "script" in
-                JavaScript, "data" in the data of a figure, for words that stand alone.
-            required: whether a text that is not there is noted as missed.
+                JavaScript.
         """
         found = self.texts.get((text, context))
-        if found is None and required:
+        if found is None:
             self.missed.add((text, context))
         return found
 

@@ -14,6 +14,8 @@ from ds41.language.catalogue import Catalogue
 _DATA = re.compile(r'(<script type="application/json" class="ds-data">)(.*?)(</script>)', re.DOTALL)
 _WORDS = "const WORDS = {};"
 _LOCALE = 'const LOCALE = "en-US";'
+# Keys of a figure's data under which labels stand.
+_LABELS = frozenset(("edges", "held", "labels"))
 _TAG = re.compile(r"<[a-z]+\b[^>]*>")
 _SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
 
@@ -32,9 +34,11 @@ def _data(text: str, catalogue: Catalogue) -> str:
 
 
 def _walk(value: object, catalogue: Catalogue) -> object:
-    """Every text of the data. A word alone may be an identifier, so it is looked up among the data's own words."""
+    """Every text of the data. A word alone may be an identifier; one that is said stands under the key "say"."""
     if isinstance(value, dict):
-        return {key: _walk(one, catalogue) for key, one in value.items()}
+        if value.keys() == {"say"}:
+            return {"say": markup.plain(value["say"], catalogue.find)}
+        return {key: _labels(one, catalogue) if key in _LABELS else _walk(one, catalogue) for key, one in value.items()}
     if isinstance(value, list):
         return [_walk(one, catalogue) for one in value]
     if not isinstance(value, str):
@@ -44,7 +48,18 @@ def _walk(value: object, catalogue: Catalogue) -> object:
     if " " in value.strip():
         # Without words they are coordinates.
         return markup.plain(value, catalogue.find) if markup.has_words(value) else value
-    return catalogue.find(value, "data", required=False) or value
+    return value
+
+
+def _labels(value: object, catalogue: Catalogue) -> object:
+    """Labels beside arrows, each a list that begins with two texts; what is none of these is data like other data."""
+    if isinstance(value, dict):
+        return {key: _labels(one, catalogue) for key, one in value.items()}
+    if not isinstance(value, list):
+        return _walk(value, catalogue)
+    if any(isinstance(one, list) for one in value):
+        return [_labels(one, catalogue) for one in value]
+    return [markup.plain(one, catalogue.find) for one in value[:2]] + value[2:]
 
 
 def _script(script: str, catalogue: Catalogue) -> str:

@@ -26,27 +26,27 @@ def preflight() -> Iterator[Finding]:
     """Every finding in reading order, each as soon as it and those before it are there."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         torch: Future = pool.submit(probe, "gpu", seconds=90)
-        checks: list[Check] = [
-            machine.python,
-            machine.cores,
-            machine.memory,
-            machine.disk,
-            machine.files,
-            machine.loopback,
-            packages.packages,
-            packages.data,
-            lambda: gpu.gpu(torch.result()),
-            lambda: gpu.driver(torch.result()),
-            lambda: gpu.compiler(torch.result()),
-            lambda: gpu.gpu_kernel(torch.result()),
-            runs.interpreter,
-            runs.model,
-            jupyter.interface,
-            jupyter.kernelspec,
-            jupyter.notebook,
-        ]
-        for found in pool.map(lambda check: check(), checks):
-            yield from found if isinstance(found, list) else [found]
+        checks: dict[str, Check] = {
+            "python": machine.python,
+            "cores": machine.cores,
+            "memory": machine.memory,
+            "disk": machine.disk,
+            "files": machine.files,
+            "loopback": machine.loopback,
+            "packages": packages.packages,
+            "data": packages.data,
+            "gpu": lambda: gpu.gpu(torch.result()),
+            "driver": lambda: gpu.driver(torch.result()),
+            "compiler": lambda: gpu.compiler(torch.result()),
+            "gpu_kernel": lambda: gpu.gpu_kernel(torch.result()),
+            "interpreter": runs.interpreter,
+            "model": runs.model,
+            "interface": jupyter.interface,
+            "kernelspec": jupyter.kernelspec,
+            "notebook": jupyter.notebook,
+        }
+        for found in pool.map(_findings, checks, checks.values()):
+            yield from found
 
 
 def verdict(findings: list[Finding]) -> str:
@@ -58,3 +58,13 @@ def verdict(findings: list[Finding]) -> str:
     if remarks:
         return say("ready, with 1 remark") if remarks == 1 else say("ready, with {count} remarks", count=remarks)
     return say("ready")
+
+
+def _findings(name: str, check: Check) -> list[Finding]:
+    try:
+        found = check()
+    except Exception as error:
+        # On a machine that is broken enough anything may fail; the other checks still have to be heard.
+        trouble = f"{type(error).__name__}: {error}"
+        return [Finding(name, name, "fail", trouble, say("the check comes to its end"), say("Mend what it says."))]
+    return found if isinstance(found, list) else [found]

@@ -20,6 +20,8 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from ds41 import language
+from ds41.language.figure import localise
 from ds41.viz.palette import css_variables
 
 # Where the hosts say that they are dark: Sphinx theme, Colab, JupyterLab, VS Code.
@@ -64,6 +66,9 @@ class Diagram:
         return "ds-fig-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def _repr_html_(self) -> str:
+        return localised(self._html())
+
+    def _html(self) -> str:
         kinds = [kind for kind in (self.like, self.kind) if kind]
         parts = [
             f'<figure class="ds-fig {" ".join(f"ds-{kind}" for kind in kinds)}" id="{self.id}" '
@@ -94,7 +99,7 @@ class Diagram:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+            f'<!doctype html>\n<html lang="{language.current()}">\n<head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f"<title>{escape(self.title)}</title><style>:root{{color-scheme:light dark}}</style></head>\n"
             f"<body><main>\n{self._repr_html_()}\n</main></body>\n</html>\n",
@@ -116,6 +121,17 @@ class Diagram:
             '  mount(root, JSON.parse(root.querySelector(".ds-data").textContent));\n'
             "}\n})();</script>"
         )
+
+
+def localised(html: str) -> str:
+    """A figure's HTML in the language that is spoken."""
+    translations = language.translations()
+    return html if translations is None else localise(html, translations)
+
+
+def said(text: str) -> dict[str, str]:
+    """A text in a figure's data that may be one word: a translation would take a bare word for an identifier."""
+    return {"say": text}
 
 
 @lru_cache(maxsize=32)

@@ -14,7 +14,7 @@ from html import escape
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from ds41.viz.diagram import style_sheet
+from ds41.viz.diagram import localised, style_sheet
 from ds41.viz.palette import PALETTE
 from ds41.viz.style import LINE_LABEL
 
@@ -31,7 +31,7 @@ class Plot:
         self.alt = alt
 
     def _repr_html_(self) -> str:
-        return self._html
+        return localised(self._html)
 
     def _repr_png_(self) -> bytes:
         return self._png

@@ -15,7 +15,7 @@ from itertools import chain, product
 from ds41.config import ModelConfig
 from ds41.systems import System, system
 from ds41.vision.sizes import plan_image
-from ds41.viz.diagram import Diagram, choices, table
+from ds41.viz.diagram import Diagram, choices, said, table
 from ds41.viz.layer_map import halves
 from ds41.viz.stack_boxes import AT_REST, NOTHING, arrow_layer, box, drawn, edge_labels, legend, place
 from ds41.viz.stack_flows import CACHES, PHASES, UNKNOWN, State, Travel, Turn
@@ -101,24 +101,28 @@ def all_states(
     return states
 
 
+def _note(how: str, words: str) -> list:
+    return [how, said(words)]
+
+
 def _data(config: ModelConfig, theirs: System, states: Mapping, paths: Mapping[str, Sequence[Stop]]) -> dict:
     """What the script needs. States share most of what they say, so they point into lists."""
     parts = [part.key for part in PARTS]
-    said = {key: [list(state.parts.get(part, AT_REST)) for part in parts] for key, state in states.items()}
+    noted = {key: [_note(*state.parts.get(part, AT_REST)) for part in parts] for key, state in states.items()}
     labels = {
         key: [list(edge_labels(state.travels).get(edge, NOTHING)) for edge in ROUTES["wide"]]
         for key, state in states.items()
     }
     longest = _longest(paths)
-    notes, carried = _distinct(said.values()), _distinct(labels.values())
+    notes, carried = _distinct(noted.values()), _distinct(labels.values())
     return {
         "parts": parts,
-        "edges": list(ROUTES["wide"]),
+        "arrows": list(ROUTES["wide"]),
         "notes": notes,
         "labels": carried,
         "states": {
             " ".join(map(str, key)): [
-                [notes.index(one) for one in said[key]],
+                [notes.index(one) for one in noted[key]],
                 [carried.index(one) for one in labels[key]],
                 state.text,
             ]

@@ -40,7 +40,7 @@ function mount(root, data) {
       const [how, words] = data.notes[notes[i]];
       const note = parts.get(key).querySelector(".ds-note");
       parts.get(key).dataset.state = how;
-      if (note) note.textContent = words;
+      if (note) note.textContent = words.say;
     });
     root.querySelector(".ds-says").innerHTML = text;
     follow(0);
@@ -55,7 +55,7 @@ function mount(root, data) {
     const [, labels] = stateNow();
     for (const edge of edges) {
       const here = edge.dataset.edge === now?.edge;
-      const [amount, what, kind] = data.labels[labels[data.edges.indexOf(edge.dataset.edge)]];
+      const [amount, what, kind] = data.labels[labels[data.arrows.indexOf(edge.dataset.edge)]];
       const lines = edge.querySelectorAll("text");
       [lines[0].textContent, lines[1].textContent] = at ? (here ? now.label : ["", ""]) : [amount, what];
       edge.dataset.kind = kind;
