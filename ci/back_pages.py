@@ -23,6 +23,8 @@ import yaml
 from notebook_rules import NUMBERED
 from project import Project, ProjectError
 
+from ds41.language import phrase, say
+
 PLACEHOLDER = re.compile(r"\{\{ *([a-z][a-z0-9_.]*) *\}\}")
 # Written by ds41.environment.Environment.report, which every chapter prints.
 ENVIRONMENT = re.compile(r"^Python \S+, torch .*$", re.MULTILINE)
@@ -106,8 +108,8 @@ def shown(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)):
         return str(value)
     if value == int(value):
-        return f"{int(value):,}"
-    return f"{float(value):,.6g}" if abs(value) >= 1 else f"{float(value):g}"
+        return phrase(f"{int(value):,}")
+    return phrase(f"{float(value):,.6g}" if abs(value) >= 1 else f"{float(value):g}")
 
 
 def summary_table(project: Project) -> str:
@@ -118,7 +120,8 @@ def summary_table(project: Project) -> str:
             claim, *others = summary_row(chapter, project)
             link = f"[{escaped(claim)}]({chapter.name})"
             rows.append((str(int(chapter.stem[:2])), link, *map(escaped, others)))
-    return table(("chapter", *SUMMARY_HEADER), rows, right=(0,))
+    header = (say("chapter"), say("claim"), say("predicted"), say("measured"), say("verdict"))
+    return table(header, rows, right=(0,))
 
 
 def summary_row(chapter: Path, project: Project) -> tuple[str, ...]:
@@ -187,7 +190,7 @@ def environments(project: Project) -> str:
         raise BackPageError("no chapter prints on what it ran, in the words of Environment.report()")
     line, stems = next(iter(said.items()))
     if len(stems) == len(project.chapters):
-        return f"All chapters ran on: {escaped(line)}."
+        return say("All chapters ran on: {environment}.", environment=escaped(line))
     return "\n".join(f"- {', '.join(stems)}: {escaped(line)}" for line, stems in said.items())
 
 
@@ -202,11 +205,18 @@ def environment(chapter: Path, project: Project) -> str | None:
 def chapter_runs(project: Project) -> str:
     """Seconds, memory, device and scale of every chapter's run, and the seconds of all; GPU memory if any had it."""
     facts = {chapter: _facts(chapter, project) for chapter in project.chapters}
-    header = ("chapter", "seconds", "memory, MiB", "GPU memory, MiB", "device", "scale")
+    header = (
+        say("chapter"),
+        say("seconds"),
+        say("memory, MiB"),
+        say("GPU memory, MiB"),
+        say("device"),
+        say("scale of the run"),
+    )
     rows = [
         (
             f"[{escaped(chapter.stem)}]({chapter.name})",
-            f"{fact['seconds']:,.1f}",
+            phrase(f"{fact['seconds']:,.1f}"),
             _mebibytes(fact, "peak_rss_bytes"),
             _mebibytes(fact, "cuda_peak_bytes"),
             escaped(fact["device"]),
@@ -215,7 +225,7 @@ def chapter_runs(project: Project) -> str:
         for chapter, fact in facts.items()
     ]
     total = sum(fact["seconds"] for fact in facts.values())
-    rows.append(("all", f"{total:,.1f}", "", "", "", ""))
+    rows.append((say("all"), phrase(f"{total:,.1f}"), "", "", "", ""))
     if not any(fact.get("cuda_peak_bytes") for fact in facts.values()):
         header, rows = (*header[:3], *header[4:]), [(*row[:3], *row[4:]) for row in rows]
     return table(header, rows, right=tuple(range(1, len(header) - 2)))
@@ -229,7 +239,7 @@ def _facts(chapter: Path, project: Project) -> dict[str, Any]:
 
 
 def _mebibytes(facts: dict[str, Any], key: str) -> str:
-    return f"{facts[key] / 2**20:,.0f}" if facts.get(key) else "-"
+    return phrase(f"{facts[key] / 2**20:,.0f}") if facts.get(key) else "-"
 
 
 def software(project: Project) -> str:

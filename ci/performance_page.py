@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import performance_tables
+import translation_prose
 from back_pages import escaped
 from project import HERE, Project, ProjectError
 
 sys.path.append(str(HERE.root / "benchmarks"))
 
 from origin import faults
+
+from ds41 import language
+from ds41.language import phrase, say
 
 if TYPE_CHECKING:
     from ds41.viz.tables import Table
@@ -119,7 +123,7 @@ def recorded(project: Project) -> dict[str, list[Path]]:
 def section(kind: Kind, paths: Sequence[Path], project: Project) -> str:
     """Markdown of all files of one kind, each below the name of its device if there are several."""
     if not paths:
-        return kind.missing
+        return translation_prose.rewrite(kind.missing, told)
     records = {path: read(path) for path in paths}
     parts = []
     for path, record in records.items():
@@ -134,9 +138,15 @@ def section(kind: Kind, paths: Sequence[Path], project: Project) -> str:
             ) from error
         # Equal tables of two devices have to differ in their titles, which the figures' names are made from.
         place = f" ({device})" if len(paths) > 1 else ""
-        parts += [escaped(one) if isinstance(one, str) else grid(one, place) for one in shown]
+        parts += [escaped(phrase(one)) if isinstance(one, str) else grid(one, place) for one in shown]
         parts.append(origin_list(path, record, project))
     return "\n\n".join(parts)
+
+
+def told(text: str) -> str | None:
+    """A sentence of this page in the language of the book."""
+    translations = language.translations()
+    return None if translations is None else translations.find(text)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -170,11 +180,11 @@ def origin_list(path: Path, record: dict[str, Any], project: Project) -> str:
     gpu = {"capability": record.get("capability"), "driver": record.get("driver"), "CUDA": record.get("cuda")}
     versions = {name: version for name, version in (gpu | record["versions"]).items() if version}
     lines = {
-        "Device": escaped(device),
-        "Versions": escaped(", ".join(f"{name} {version}" for name, version in versions.items())),
-        "Date": escaped(record.get("date", "")),
-        "Command": f"`{record['command']}`",
-        "File": f"[{escaped(path.name)}]({file_address(path, project)})",
+        say("Device"): escaped(device),
+        say("Versions"): escaped(", ".join(f"{name} {version}" for name, version in versions.items())),
+        say("Date"): escaped(record.get("date", "")),
+        say("Command"): f"`{record['command']}`",
+        say("File"): f"[{escaped(path.name)}]({file_address(path, project)})",
     }
     return "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
 

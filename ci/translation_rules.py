@@ -12,7 +12,8 @@ from ds41.language import numbers
 _KEPT = {
     # A role's text is no code, and its end opens none.
     "code": re.compile(r"\{[a-z:-]+\}`[^`]*`|(?<!`)(`[^`]+`)(?!`)"),
-    "formula": re.compile(r"\$[^$]+\$"),
+    # A price is no formula.
+    "formula": re.compile(r"\$(?!\{\d)[^$]+\$"),
     "link": re.compile(r"\]\(([^)]*)\)"),
     "citation or role": re.compile(r"\{[a-z:-]+\}(?=`)"),
     "substitution": re.compile(r"\{\{.*?\}\}"),
@@ -27,8 +28,8 @@ _CODE = re.compile(
 
 def faults(text: str, translation: str, context: str) -> Iterator[str]:
     """Faults of one translation, as sentences."""
-    if text.strip() != text or translation.strip() != translation:
-        yield "begins or ends with white space"
+    if _edges(text) != _edges(translation):
+        yield "begins or ends with other white space than the English"
     if context == "" or "`" in text:
         for name, pattern in _KEPT.items():
             missing = Counter(pattern.findall(text))
@@ -42,8 +43,12 @@ def faults(text: str, translation: str, context: str) -> Iterator[str]:
     yield from _number_faults(text, translation)
 
 
+def _edges(text: str) -> tuple[str, str]:
+    return text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+
+
 def _places(text: str) -> list[str]:
-    return [] if "{{" in text else _PLACES.findall(re.sub(r"\{[a-z:-]+\}(?=`)", "", text))
+    return [] if "{{" in text else _PLACES.findall(re.sub(r"\{[a-z:-]+\}`[^`]*`", "", text))
 
 
 def _number_faults(text: str, translation: str) -> Iterator[str]:

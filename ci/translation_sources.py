@@ -8,12 +8,13 @@ from pathlib import Path
 
 import nbformat
 import notebook_results as results
+import performance_page
 import script_messages
 import translation_prose
 import yaml
 from project import Project
 
-from ds41.language import figure
+from ds41.language import figure, speaking
 from ds41.language.catalogue import Catalogue
 
 # Programs beside the library that speak to readers.
@@ -56,14 +57,32 @@ def figure_texts(chapter: Path, project: Project) -> list[tuple[str, str]]:
         OSError: the chapter has not been executed.
     """
     notebook = nbformat.read(results.result_path(chapter, project), as_version=nbformat.NO_CONVERT)
-    catalogue = Catalogue("de", {})
-    texts: list[tuple[str, str]] = []
-    catalogue.find = lambda text, context="": texts.append((text, context))
+    heard = Hearing()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
-                figure.localise(output.data["text/html"], catalogue)
-    return unique(texts)
+                figure.localise(output.data["text/html"], heard)
+    return unique(heard.heard)
+
+
+def performance_texts(project: Project) -> list[tuple[str, str]]:
+    """What the page of measured results says of its files."""
+    page = project.root / performance_page.PAGE
+    heard = Hearing()
+    with speaking(heard):
+        performance_page.filled(page.read_text(encoding="utf-8"), project)
+    return unique(text for text in heard.heard if text[1] == "")
+
+
+class Hearing(Catalogue):
+    """A catalogue without translations that keeps what it is asked for, in order."""
+
+    def __init__(self) -> None:
+        super().__init__("de", {})
+        self.heard: list[tuple[str, str]] = []
+
+    def find(self, text: str, context: str = "") -> None:
+        self.heard.append((text, context))
 
 
 def exercise_texts(project: Project) -> dict[str, list[str]]:

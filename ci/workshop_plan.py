@@ -19,6 +19,8 @@ from ds41.exercises import of_chapter
 PAGE = "book/workshop"
 KINDS = ("talk", "demo", "exercise", "break", "setup")
 GOALS = 3
+# What each plan has to fill, breaks included.
+MINUTES = {"half_day": 210, "full_day": 420}
 MAX_STRETCH = 90
 
 
@@ -80,9 +82,9 @@ def read(project: Project) -> Workshop:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         workshop = Workshop(
             {name: Chapter(tuple(one["goals"]), one["minutes"]) for name, one in raw["chapters"].items()},
-            {name: Plan(one["minutes"], tuple(map(_block, one["blocks"]))) for name, one in raw["plans"].items()},
+            {name: Plan(MINUTES[name], tuple(map(_block, blocks))) for name, blocks in raw["plans"].items()},
         )
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise WorkshopError(f"{path} is not a workshop: {type(error).__name__}: {error}") from error
     if wrong := list(faults(workshop)):
         raise WorkshopError(f"{path}:\n  " + "\n  ".join(wrong))

@@ -79,7 +79,8 @@ def read_chapters(project: Project, spoken: str, names: Sequence[str] = ()) -> d
     folder = executed(project, spoken)
     missing = [name for name in wanted if not (folder / f"{name}.ipynb").exists()]
     if missing:
-        raise SlidesError(f"not executed: {', '.join(missing)} (looked in {folder}). `make notebooks` does it")
+        how = "make notebooks" if spoken == "en" else "make book"
+        raise SlidesError(f"not executed: {', '.join(missing)} (looked in {folder}): run `{how}`")
     order = [path.stem for path in project.chapters]
     return {name: form.read(folder / f"{name}.ipynb") for name in sorted(wanted, key=order.index)}
 

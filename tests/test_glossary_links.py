@@ -204,4 +204,6 @@ def test_exceptions_are_words_that_the_book_has(book):
     terms, chapters = book
     assert set(glossary_links.ONLY_WHERE_TAUGHT["en"]) <= {term.name for term in terms}
     prose = " ".join(" ".join("\n".join(stored).split()) for stored, _, _ in chapters.values())
-    assert not [phrase for phrase in glossary_links.OTHER_SENSES["en"] if phrase not in prose], "delete from OTHER_SENSES"
+    assert not [phrase for phrase in glossary_links.OTHER_SENSES["en"] if phrase not in prose], (
+        "delete from OTHER_SENSES"
+    )

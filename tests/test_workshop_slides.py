@@ -247,7 +247,7 @@ def test_missing_chapters_are_named(tmp_path):
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/01-one\n")
     (tmp_path / "book" / "01-one.ipynb").write_text("{}")
     project = Project(tmp_path)
-    with pytest.raises(slides.SlidesError, match=r"not executed: 01-one .*make notebooks"):
+    with pytest.raises(slides.SlidesError, match=r"not executed: 01-one .*run `make notebooks`"):
         slides.read_chapters(project, "en")
     project.executed.mkdir(parents=True)
     (project.executed / "01-one.ipynb").write_text("{}")

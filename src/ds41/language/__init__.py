@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import os
 import string
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 
+from ds41.language import markup
 from ds41.language.catalogue import LANGUAGES, Catalogue, load
 from ds41.language.numbers import german
 
-__all__ = ["LANGUAGES", "Catalogue", "current", "load", "say", "translations", "use"]
+__all__ = ["LANGUAGES", "Catalogue", "current", "load", "phrase", "say", "speaking", "translations", "use"]
 
 _current = "en"
+_spoken: Catalogue | None = None
 
 
 def use(language: str) -> None:
@@ -27,11 +31,10 @@ def use(language: str) -> None:
         ValueError: an unknown language.
         ModuleNotFoundError: the language needs Babel, which reads its catalogues and is not installed.
     """
-    global _current
+    global _current, _spoken
     if language not in LANGUAGES:
         raise ValueError(f"language is {language!r}; expected one of {', '.join(map(repr, LANGUAGES))}")
-    if language != "en":
-        load(language)
+    _spoken = None if language == "en" else load(language)
     _current = language
 
 
@@ -42,7 +45,24 @@ def current() -> str:
 
 def translations() -> Catalogue | None:
     """The translations of the current language; None for English."""
-    return None if _current == "en" else load(_current)
+    return _spoken
+
+
+@contextmanager
+def speaking(catalogue: Catalogue) -> Iterator[None]:
+    """Have ``catalogue`` asked for every text meanwhile."""
+    global _current, _spoken
+    before = _current, _spoken
+    _current, _spoken = catalogue.language, catalogue
+    try:
+        yield
+    finally:
+        _current, _spoken = before
+
+
+def phrase(text: str) -> str:
+    """A composed text without markup in the current language, as figures have theirs: its numbers are places."""
+    return text if _spoken is None else markup.plain(text, _spoken.find)
 
 
 def say(message: str, /, **values: object) -> str:

@@ -55,11 +55,11 @@ def _labels(value: object, catalogue: Catalogue) -> object:
     """Labels beside arrows, each a list that begins with two texts; what is none of these is data like other data."""
     if isinstance(value, dict):
         return {key: _labels(one, catalogue) for key, one in value.items()}
-    if not isinstance(value, list):
-        return _walk(value, catalogue)
-    if any(isinstance(one, list) for one in value):
+    if isinstance(value, list) and all(isinstance(one, list) for one in value):
         return [_labels(one, catalogue) for one in value]
-    return [markup.plain(one, catalogue.find) for one in value[:2]] + value[2:]
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value):
+        return [markup.plain(one, catalogue.find) for one in value[:2]] + value[2:]
+    return _walk(value, catalogue)
 
 
 def _script(script: str, catalogue: Catalogue) -> str:

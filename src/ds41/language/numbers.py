@@ -13,7 +13,8 @@ from collections.abc import Callable
 _NUMBER = re.compile(r"(?<![\w.,^])(?<![A-Za-z]-)(?!0\d)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!\w|\.\d|,\d)")
 # After these a point parts no decimals: "section 2.3", "Python 3.11".
 _NAMES = re.compile(
-    r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|Python|torch|[Tt]riton|CUDA|Llama)|§) ?$"
+    r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|Python|torch|[Tt]riton|CUDA|Llama|Report"
+    r"|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
 )
 _PLACE = re.compile(r"\{(\d+)\}")
 

@@ -77,7 +77,8 @@ class SelectionReport:
             title = f"The model looks up to {farthest:,} tokens back; its window ends after {self.window}"
         else:
             title = f"Nothing selected lies beyond the window of {self.window} tokens"
-        next_ones = ", ".join(f"<b>{escape(_visible(text))}</b> {100 * share:.0f} %" for text, share in self.likely)
+        likely = ((escape(_visible(text)), share) for text, share in self.likely)
+        next_ones = ", ".join(f'<b translate="no">{text}</b> {100 * share:.0f} %' for text, share in likely)
         return Diagram(
             kind="lookup",
             title=title,
@@ -99,7 +100,7 @@ class SelectionReport:
             f"<small>{what}</small></span>{self._line(choice)}</summary>"
             f'<p class="ds-note">{self._note(choice)}</p>'
             f'<div class="ds-text" role="region" aria-label="The text, as {name}, selects from it" tabindex="0">'
-            f"{self._marked(choice)}</div></details>"
+            f'<span translate="no">{self._marked(choice)}</span></div></details>'
         )
 
     def _line(self, choice: LayerChoice) -> str:

@@ -1,0 +1,77 @@
+"""The texts of Markdown: what is one text, that a page is whole again, and how the translated page is put together."""
+
+import nbformat
+import pytest
+import translation_prose as prose
+from project import HERE
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("## A heading", ["A heading"]),
+        ("Two lines of\none paragraph.\n\nAnother.", ["Two lines of one paragraph.", "Another."]),
+        ("- one item\n  that goes on\n- another", ["one item that goes on", "another"]),
+        ("1. first\n2. second", ["first", "second"]),
+        ("> said\n> by somebody", ["said > by somebody"]),
+        ("| name | size |\n|---|---:|\n| one row | 5 B |", ["name", "size", "one row"]),
+        ("```{admonition} Mind this\n:class: note\nWhat it says.\n```", ["Mind this", "What it says."]),
+        (":::{note}\nA note.\n:::", ["A note."]),
+        ("```python\nsome code = 1\n```", []),
+        ("$$\nx^2\n$$", []),
+        ("$$\nx \\ \\text{tokens}\n$$", ["$$\nx \\ \\text{tokens}\n$$"]),
+        ("`only_code` $x$ 12", []),
+        ("**04.1 · easy · 3 min**", ["easy"]),
+        (
+            "```{glossary}\nword\n  What it means\n  here.\n\nother\n  More.\n```",
+            ["word", "What it means here.", "other", "More."],
+        ),
+        ("A line that\\\nis broken.", ["A line that\\\nis broken."]),
+    ],
+)
+def test_texts_of_markdown(text, messages):
+    assert prose.messages(text) == messages
+
+
+def test_a_page_is_translated_in_place():
+    known = {
+        "A heading": "Eine Überschrift",
+        "one item that goes on": "ein Punkt",
+        "Mind this": "Achtung",
+        "easy": "leicht",
+        "size": "Größe",
+    }
+    text = (
+        "## A heading\n\n**04.1 · easy · 3 min**\n\n- one item\n  that goes on\n- `code`\n\n"
+        "```{admonition} Mind this\n:class: note\nStays.\n```\n\n| name | size |\n|---|---:|\n| a | b |"
+    )
+    assert prose.rewrite(text, known.get) == (
+        "## Eine Überschrift\n\n**04.1 · leicht · 3 min**\n\n- ein Punkt\n- `code`\n\n"
+        "```{admonition} Achtung\n:class: note\nStays.\n```\n\n| name | Größe |\n|---|---:|\n| a | b |"
+    )
+
+
+def test_a_translated_glossary_is_in_the_order_of_its_terms():
+    text = "```{glossary}\napple\n  A fruit.\n\nocean\n  A lot of water.\n\nzebra\n  An animal.\n```"
+    known = {"apple": "Zitrone", "ocean": "Ölmeer", "zebra": "Pferd"}
+    assert prose.rewrite(text, known.get) == (
+        "```{glossary}\nÖlmeer\n  A lot of water.\n\nPferd\n  An animal.\n\nZitrone\n  A fruit.\n```"
+    )
+
+
+def sources() -> list[str]:
+    cells = [
+        cell.source
+        for chapter in HERE.chapters
+        for cell in nbformat.read(chapter, as_version=nbformat.NO_CONVERT).cells
+        if cell.cell_type == "markdown"
+    ]
+    return cells + [page.read_text(encoding="utf-8") for page in HERE.pages if page.suffix == ".md"]
+
+
+def test_the_books_texts_are_found_again_on_the_page_that_they_make():
+    """Each text of the book stands in one line of its own after one pass, and is the same text then."""
+    for source in sources():
+        once = prose.rewrite(source, lambda text: text)
+        assert prose.messages(once) == prose.messages(source)
+        assert prose.rewrite(once, lambda text: text) == once
