@@ -100,6 +100,8 @@ def stage(project: Project) -> Path:
     back_pages.fill(folder, project)
     performance_page.fill(folder, project)
     workshop_page.fill(folder, project)
+    if isinstance(project, translation.Edition):
+        translation.keep_anchors(folder, project)
     glossary_links.link(folder, project)
     return folder
 
@@ -152,12 +154,13 @@ def finish(built: Path, project: Project, languages: list[str]) -> None:
         with page_markup.naming(path, built):
             text = page_head.print_addresses(page_head.mend_head(mend(text), options))
             pages[path] = page_slim.slim_code(page_slim.slim_plots(text), plain)
+    site = Site.of(project)
+    # Before the style sheets become one, which has no rule for what no page has.
+    page_languages.link(pages, built, site, languages)
     glossary_links.explain(pages)
     page_head.calm_theme(built)
     page_styles.bundle(pages, built, [path for path in static.rglob("*.js") if path.name != "fontawesome.js"])
     page_figures.share(pages, built)
-    site = Site.of(project)
-    page_languages.link(pages, built, site, languages)
     titles = page_meta.add_meta(pages, built, site, [f"{name}.html" for name in project.page_names])
     bar = page_cards.Bar.of((static / "ledger.svg").read_text(encoding="utf-8"))
     page_cards.draw({built / page_meta.card_name(name): title for name, title in titles.items()}, site.title, bar)

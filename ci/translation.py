@@ -18,6 +18,7 @@ import catalogues
 import nbformat
 import notebook_form
 import notebook_results as results
+import performance_page
 import translation_prose
 import translation_sources as sources
 import yaml
@@ -27,10 +28,17 @@ from ds41.language import LANGUAGES, Catalogue, figure
 from ds41.language import load as load_figures
 from ds41.language.catalogue import read
 
+PERFORMANCE = performance_page.PAGE.with_suffix("").as_posix()
+
 
 @dataclass(frozen=True)
 class Edition(Project):
-    """The translated copy of a project; what is built of it lies beside its pages."""
+    """The translated copy of a project; what is built of it lies beside its pages.
+
+    original: the project that it is a copy of.
+    """
+
+    original: Project | None = None
 
     @property
     def build(self) -> Path:
@@ -53,7 +61,7 @@ def edition(project: Project, language: str) -> Project:
     """
     if language not in LANGUAGES:
         raise ProjectError(f"language is {language!r}; expected one of {', '.join(LANGUAGES)}")
-    return project if language == "en" else Edition(project.build / language)
+    return project if language == "en" else Edition(project.build / language, project)
 
 
 def translate(project: Project, language: str) -> dict[str, Count]:
@@ -83,6 +91,8 @@ def translate(project: Project, language: str) -> dict[str, Count]:
         counts[name] = prose.count
         if page.suffix == ".md":
             place.write_text(prose.page(page.read_text(encoding="utf-8")), encoding="utf-8")
+            if name == PERFORMANCE:
+                count_texts(sources.performance_texts(project), load_figures(language), prose.count)
             continue
         notebook = nbformat.read(page, as_version=nbformat.NO_CONVERT)
         translate_cells(notebook, prose, book, target)
@@ -168,12 +178,49 @@ class Counting(Catalogue):
         return super().find(text, context)
 
 
+def count_texts(texts: list[tuple[str, str]], catalogue: Catalogue, count: Count) -> None:
+    """Add texts that are translated when the page is staged."""
+    count.texts += len(texts)
+    count.missing += [text for text, context in texts if (text, context) not in catalogue.texts]
+
+
 def shown(notebook: nbformat.NotebookNode) -> Iterator[nbformat.NotebookNode]:
     """The outputs of a notebook that are HTML."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
                 yield output
+
+
+def keep_anchors(folder: Path, project: Edition) -> None:
+    """Let links into the English pages' sections lead to the same sections of the staged pages below `folder`.
+
+    Raises:
+        ProjectError: a page has not as many headings as the English one.
+    """
+    for name in project.page_names:
+        original = project.original.page(name)
+        english = [heading for text in _texts(original) for heading in translation_prose.headings(text)]
+        staged = folder / original.relative_to(project.original.root)
+        anchors = iter(english)
+        if staged.suffix == ".md":
+            text = translation_prose.with_anchors(staged.read_text(encoding="utf-8"), anchors)
+            staged.write_text(text, encoding="utf-8")
+        else:
+            notebook = nbformat.read(staged, as_version=nbformat.NO_CONVERT)
+            for cell in notebook.cells:
+                if cell.cell_type == "markdown":
+                    cell.source = translation_prose.with_anchors(cell.source, anchors)
+            nbformat.write(notebook, staged, version=nbformat.NO_CONVERT)
+        if left := list(anchors):
+            raise ProjectError(f"{staged.name} has fewer headings than the English page; left is {left[0]!r}")
+
+
+def _texts(page: Path) -> list[str]:
+    if page.suffix == ".md":
+        return [page.read_text(encoding="utf-8")]
+    notebook = nbformat.read(page, as_version=nbformat.NO_CONVERT)
+    return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
 
 
 def copy_record(chapter: Path, project: Project, target: Project) -> None:

@@ -8,10 +8,11 @@ formulas without words and the directives themselves are no texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import glossary_links
+from docutils.nodes import make_id
 
 Translate = Callable[[str], "str | None"]
 
@@ -56,6 +57,32 @@ def messages(text: str) -> list[str]:
     found: list[str] = []
     rewrite(text, found.append)
     return found[::-1]
+
+
+def headings(text: str) -> list[str]:
+    """The headings of a page or a cell below its title, as they stand there."""
+    return [lines for _, lines in _sections(text)]
+
+
+def with_anchors(text: str, originals: Iterator[str]) -> str:
+    """The text with the anchor of the next original heading before each of its own.
+
+    Raises:
+        StopIteration: there are more headings than originals.
+    """
+    lines = text.split("\n")
+    anchors = [(at, make_id(re.sub(r"[`*$]", "", next(originals)))) for at, _ in _sections(text)]
+    for at, anchor in reversed(anchors):
+        lines[at:at] = [f'<span id="{anchor}"></span>', ""]
+    return "\n".join(lines)
+
+
+def _sections(text: str) -> Iterator[tuple[int, str]]:
+    """Line and words of each heading below the title."""
+    lines = text.split("\n")
+    for token in _parser().parse(text):
+        if token.type == "heading_open" and token.tag != "h1" and token.level == 0:
+            yield token.map[0], _HEADING.match(lines[token.map[0]])[2]
 
 
 @cache
