@@ -30,7 +30,15 @@ def test_numbers_are_taken_out_and_names_stay(text, message, found):
 
 @pytest.mark.parametrize(
     ("english", "german"),
-    [("1,048,576", "1.048.576"), ("889.83", "889,83"), ("1,234.5", "1.234,5"), ("128", "128"), ("−0.5 %", "−0,5 %")],
+    [
+        ("1,048,576", "1.048.576"),
+        ("889.83", "889,83"),
+        ("1,234.5", "1.234,5"),
+        ("128", "128"),
+        ("−0.5 %", "−0,5 %"),
+        ("0.5, -1.25, 3, …", "0,5; -1,25; 3, …"),
+        ("5, 7, 9", "5, 7, 9"),
+    ],
 )
 def test_german_numbers(english, german):
     assert numbers.localise(english) == german

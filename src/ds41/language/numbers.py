@@ -16,6 +16,7 @@ _NAMES = re.compile(
     r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|Python|torch|[Tt]riton|CUDA|Llama|Report"
     r"|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
 )
+_LISTED = re.compile(r"\},(?= [+−-]?\{)")
 _PLACE = re.compile(r"\{(\d+)\}")
 
 
@@ -54,6 +55,8 @@ def german(number: str) -> str:
 
 
 def localise(text: str) -> str:
-    """A text without words, with its numbers written the German way."""
+    """A text without words, with its numbers written the German way; a list of decimals is parted by semicolons."""
     template, numbers = take_out(text)
+    if any("." in number for number in numbers):
+        template = _LISTED.sub("};", template)
     return put_in(template, numbers, german)

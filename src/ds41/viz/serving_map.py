@@ -49,8 +49,8 @@ _LANES = {
     ("decode", "store"): (92, 320, 92),
 }
 _HEADS = {"down": "M-4-7 0 0 4-7z", "up": "M-4 7 0 0 4 7z"}
-# Names with the part in front that a phone has no room for, or behind.
-_ROOMY = {"pages": ("device ", "pages", ""), "windows": ("", "window", " pool"), "store": ("prefix ", "store", "")}
+# Names that a phone has room for, where the whole name is too long.
+_TERSE = {"pages": "pages", "windows": "window", "store": "store"}
 _NOTES = {
     "vision": "patches → vectors",
     "prefill": "prompt → pages",
@@ -194,8 +194,7 @@ def _picture(shown: Sequence[Journey], places: dict, held: dict[str, Kept]) -> s
 def _box(box: str, place: tuple[float, float, int, int], held: Kept | None) -> str:
     left, right, top, foot = place
     kind = ' class="ds-pool"' if box in POOLS else ""
-    before, name, after = _ROOMY.get(box, ("", BOXES[box], ""))
-    lines = [f'<text class="ds-name" y="{top + 19}">{_roomy(before)}{name}{_roomy(after)}</text>']
+    lines = [f'<text class="ds-name" y="{top + 19}">{_name(box)}</text>']
     if box in _NOTES:
         roomy = " ds-roomy" if box in POOLS else ""
         lines.append(f'<text class="ds-note{roomy}" y="{top + 34}">{_NOTES[box]}</text>')
@@ -212,8 +211,10 @@ def _box(box: str, place: tuple[float, float, int, int], held: Kept | None) -> s
     )
 
 
-def _roomy(part: str) -> str:
-    return f'<tspan class="ds-roomy">{part}</tspan>' if part else ""
+def _name(box: str) -> str:
+    if box not in _TERSE:
+        return BOXES[box]
+    return f'<tspan class="ds-roomy">{BOXES[box]}</tspan><tspan class="ds-terse">{_TERSE[box]}</tspan>'
 
 
 def _route(source: str, target: str) -> tuple[list[tuple[float, float]], tuple[float, float, str]]:
