@@ -26,8 +26,6 @@ from project import Project, ProjectError
 from ds41.language import phrase, say
 
 PLACEHOLDER = re.compile(r"\{\{ *([a-z][a-z0-9_.]*) *\}\}")
-# Written by ds41.environment.Environment.report, which every chapter prints.
-ENVIRONMENT = re.compile(r"^Python \S+, torch .*$", re.MULTILINE)
 SUMMARY_HEADER = ("claim", "predicted", "measured", "verdict")
 
 
@@ -184,7 +182,7 @@ def environments(project: Project) -> str:
     """
     said: dict[str, list[str]] = {}
     for chapter in project.chapters:
-        if line := environment(chapter, project):
+        if line := results.environment(chapter, project):
             said.setdefault(line, []).append(chapter.stem)
     if not said:
         raise BackPageError("no chapter prints on what it ran, in the words of Environment.report()")
@@ -192,14 +190,6 @@ def environments(project: Project) -> str:
     if len(stems) == len(project.chapters):
         return say("All chapters ran on: {environment}.", environment=escaped(line))
     return "\n".join(f"- {', '.join(stems)}: {escaped(line)}" for line, stems in said.items())
-
-
-def environment(chapter: Path, project: Project) -> str | None:
-    """The line in which an executed chapter names its Python, torch, triton and device, if it does."""
-    notebook = nbformat.read(results.result_path(chapter, project), as_version=4)
-    outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
-    found = (ENVIRONMENT.search(output.text) for output in outputs if output.output_type == "stream")
-    return next((match[0] for match in found if match), None)
 
 
 def chapter_runs(project: Project) -> str:

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,9 @@ from nbformat import NotebookNode
 from notebook_rules import WIDGET_TYPE
 from project import Project
 
+# Written by ds41.environment.Environment.report, which every chapter prints; the device stands in its second part.
+ENVIRONMENT = re.compile(r"^Python \S+, torch .*$", re.MULTILINE)
+DEVICE = re.compile(r"; (.*?) \((?:cpu|cuda)\b")
 RUNNER_FILES = (
     "run_notebooks",
     "chapter_process",
@@ -162,6 +166,20 @@ def _static(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Outputs without widgets, which need a kernel, if something else is left for the page to show."""
     kept = [output for output in outputs if WIDGET_TYPE not in output.get("data", {})]
     return kept or outputs
+
+
+def environment(chapter: Path, project: Project) -> str | None:
+    """The line in which an executed chapter names its Python, torch, triton and device, if it does."""
+    notebook = nbformat.read(result_path(chapter, project), as_version=4)
+    outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
+    found = (ENVIRONMENT.search(output.text) for output in outputs if output.output_type == "stream")
+    return next((match[0] for match in found if match), None)
+
+
+def devices(chapter: Path, project: Project) -> list[str]:
+    """The name of the device that an executed chapter says it ran on, if it does."""
+    named = DEVICE.search(environment(chapter, project) or "")
+    return [named[1]] if named else []
 
 
 def with_values(source: str, values: dict[str, Any]) -> str:

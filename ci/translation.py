@@ -99,7 +99,7 @@ def translate(project: Project, language: str) -> dict[str, Count]:
         nbformat.write(notebook, place, version=nbformat.NO_CONVERT)
         executed = nbformat.read(results.result_path(page, project), as_version=nbformat.NO_CONVERT)
         translate_cells(executed, Prose(project, language, catalogues.stem(name)), book, target)
-        translate_figures(executed, load_figures(language), prose.count)
+        translate_figures(executed, load_figures(language), results.devices(page, project), prose.count)
         nbformat.write(executed, results.result_path(page, target), version=nbformat.NO_CONVERT)
         copy_record(page, project, target)
     counts[sources.BOOK] = book.count
@@ -157,11 +157,13 @@ def translate_cells(notebook: nbformat.NotebookNode, prose: Prose, book: Prose, 
             cell.metadata["mystnb"][key] = book.word(text)
 
 
-def translate_figures(notebook: nbformat.NotebookNode, catalogue: Catalogue, count: Count) -> None:
-    """Translate what a notebook's cells show."""
+def translate_figures(
+    notebook: nbformat.NotebookNode, catalogue: Catalogue, devices: list[str], count: Count
+) -> None:
+    """Translate what a notebook's cells show; `devices`: what it ran on."""
     asked = Counting(catalogue)
     for output in shown(notebook):
-        output.data["text/html"] = figure.localise(output.data["text/html"], asked)
+        output.data["text/html"] = figure.localise(output.data["text/html"], asked, devices)
     count.texts += len(asked.asked)
     count.missing += sorted(text for text, _ in asked.missed)
 

@@ -58,10 +58,11 @@ def figure_texts(chapter: Path, project: Project) -> list[tuple[str, str]]:
     """
     notebook = nbformat.read(results.result_path(chapter, project), as_version=nbformat.NO_CONVERT)
     heard = Hearing()
+    devices = results.devices(chapter, project)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
-                figure.localise(output.data["text/html"], heard)
+                figure.localise(output.data["text/html"], heard, devices)
     return unique(heard.heard)
 
 

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from typing import Literal
 
@@ -92,6 +93,13 @@ def describe(device: Literal["cpu", "cuda"], note: str = "") -> Environment:
         compute_reason=reason,
         note=note,
     )
+
+
+@lru_cache
+def device_names() -> tuple[str, ...]:
+    """What the devices of this machine are called, the GPU first if there is one."""
+    gpu = (torch.cuda.get_device_name(),) if torch.cuda.is_available() else ()
+    return (*gpu, _cpu_name())
 
 
 def compute_dtype(capability: tuple[int, int] | None) -> tuple[torch.dtype, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from ds41.language import markup
 from ds41.language.catalogue import Catalogue
@@ -14,14 +15,48 @@ from ds41.language.catalogue import Catalogue
 _DATA = re.compile(r'(<script type="application/json" class="ds-data">)(.*?)(</script>)', re.DOTALL)
 _WORDS = "const WORDS = {};"
 _LOCALE = 'const LOCALE = "en-US";'
+# What stands in a message for the name of a device, and from where on private characters stand in for the names.
+_DEVICE, _MARK = "{device}", 0xE001
 # Keys of a figure's data under which labels stand.
 _LABELS = frozenset(("edges", "held", "labels"))
 _TAG = re.compile(r"<[a-z]+\b[^>]*>")
 _SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
 
 
-def localise(html: str, catalogue: Catalogue) -> str:
-    """A figure's HTML in the language of ``catalogue``; what it lacks stays English, and is noted there."""
+def localise(html: str, catalogue: Catalogue, devices: Sequence[str] = ()) -> str:
+    """A figure's HTML in the language of ``catalogue``; what it lacks stays English, and is noted there.
+
+    Args:
+        html: as a diagram or a plot shows itself in a notebook.
+        catalogue: the translations.
+        devices: names of the devices that it may tell of. Messages have ``{device}`` in their place.
+    """
+    marks = {chr(_MARK + number): name for number, name in enumerate(devices)}
+    for mark, name in marks.items():
+        html = html.replace(name, mark)
+    html = _localised(html, _Places(catalogue, "".join(marks)))
+    for mark, name in marks.items():
+        html = html.replace(mark, name)
+    return html
+
+
+class _Places(Catalogue):
+    """A catalogue whose messages have a place for the device, of which a text has a mark."""
+
+    def __init__(self, catalogue: Catalogue, marks: str) -> None:
+        super().__init__(catalogue.language, catalogue.texts)
+        self._catalogue = catalogue
+        self._marks = marks
+
+    def find(self, text: str, context: str = "") -> str | None:
+        mark = next((mark for mark in self._marks if mark in text), None)
+        if mark is None:
+            return self._catalogue.find(text, context)
+        found = self._catalogue.find(text.replace(mark, _DEVICE), context)
+        return None if found is None else found.replace(_DEVICE, mark)
+
+
+def _localised(html: str, catalogue: Catalogue) -> str:
     html = _DATA.sub(lambda match: f"{match[1]}{_data(match[2], catalogue)}{match[3]}", html)
     html = markup.rewrite(html, catalogue.find)
     return _SCRIPT.sub(lambda match: _script(match[0], catalogue), html)

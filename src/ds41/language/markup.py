@@ -2,7 +2,8 @@
 
 A text is a run of words and inline tags between two block tags, or a spoken attribute. As a message it has ``{1}``,
 ``{2}``, ... for its numbers and ``<1>``, ``</1>``, ... for tags with attributes, so that one translation serves a
-figure in all its states. What stands in an element with ``translate="no"`` is no language: text of a model, names.
+figure in all its states. What stands in an element with ``translate="no"`` is no language, text of a model or names;
+such an inline tag within a text is a place, as ``<1>``. Worker names such as prefill-0 are no words.
 
 Source: ds41's own.
 """
@@ -25,8 +26,11 @@ _VOID = frozenset(("br", "input", "wbr", "hr", "img"))
 _SPOKEN = re.compile(r'(?<=\s)(aria-label|aria-valuetext|aria-roledescription|alt|title|placeholder)="([^"]*)"')
 _CODE = r"<code\b[^>]*>.*?</code>"
 _UNTRANSLATED = re.compile(r'<[^>]*\stranslate="no"')
+_KEPT = re.compile(r'<([a-z]+)\b[^<>]*\stranslate="no"[^<>]*>.*?</\1>', re.DOTALL)
+_KEPT_OR_CODE = rf"{_KEPT.pattern}|{_CODE}"
 _PLACE = re.compile(r"<(/?)(\d+)>")
 _WORD = re.compile(r"[A-Za-zµ]{2}")
+_WORKER = re.compile(r"[a-z]+-\d+")
 # Each line of a text in a plot is an element of its own.
 _LINES = re.compile(r'(<g id="[^"]*text_\d+">\s*)((?:<text\b[^>]*>[^<]*</text>\s*){2,})(?=</g>)')
 _LINE = re.compile(r"(<text\b[^>]*>)([^<]*)(</text>)")
@@ -59,6 +63,9 @@ def _flow(html: str, translate: Translate) -> str:
         name = _NAME.match(match[0])
         if _UNTRANSLATED.search(match[0]):
             end = _end_of_element(html, match.end(), name[1])
+            if name[1] in _INLINE:
+                run.append(html[match.start() : end])
+                continue
             written += _run(_nodes(run), translate), html[match.start() : end]
             run = []
         elif name and name[1] in _INLINE:
@@ -82,7 +89,7 @@ def _end_of_element(html: str, start: int, name: str) -> int:
 def plain(text: str, translate: Translate) -> str:
     """A text without markup, such as an attribute or a word of a figure's data, translated; else as it is."""
     message, found = numbers.take_out(" ".join(text.split()))
-    if not _WORD.search(message):
+    if not has_words(text):
         return numbers.localise(text)
     translated = translate(message)
     return text if translated is None else numbers.put_in(translated, found, numbers.german)
@@ -90,12 +97,13 @@ def plain(text: str, translate: Translate) -> str:
 
 def has_words(text: str) -> bool:
     """Whether there is something to translate in a text without markup."""
-    return _WORD.search(numbers.take_out(text)[0]) is not None
+    return _WORD.search(numbers.take_out(text)[0]) is not None and not _WORKER.fullmatch(text.strip())
 
 
 @dataclass
 class _Node:
-    """A text (no tags), an element, or a tag whose partner stands in another run (no end)."""
+    """A text (no tags), an element, or, without an end, one that is not to be translated or a tag whose partner stands
+    in another run."""
 
     head: str
     children: list[_Node] = field(default_factory=list)
@@ -107,7 +115,12 @@ class _Node:
 
     @property
     def is_code(self) -> bool:
-        return self.head.startswith("<code")
+        return self.head.startswith("<code") and not self.is_kept
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is an element with translate="no", whole."""
+        return _KEPT.fullmatch(self.head) is not None
 
     @property
     def has_words(self) -> bool:
@@ -121,7 +134,7 @@ def _nodes(run: list[str]) -> list[_Node]:
     levels: list[list[_Node]] = [[]]
     for part in run:
         name = _NAME.match(part)
-        if name is None or name[1] in _VOID:
+        if name is None or name[1] in _VOID or _KEPT.fullmatch(part):
             levels[-1].append(_Node(part))
         elif not part.startswith("</"):
             levels[-1].append(_Node(part))
@@ -153,7 +166,7 @@ def _run(nodes: list[_Node], translate: Translate) -> str:
 
 
 def _unworded(node: _Node, translate: Translate) -> str:
-    if node.is_code:
+    if node.is_code or node.is_kept:
         return node.html
     head = _tag(node.head, translate) if node.head.startswith("<") else numbers.localise(node.head)
     return head + "".join(_unworded(child, translate) for child in node.children) + node.end
@@ -173,6 +186,9 @@ def _text(html: str, translate: Translate) -> str:
     def place(match: re.Match) -> str:
         """A tag as the message has it: bare ones as they are, others by number, code whole."""
         tag = match[0]
+        if _KEPT.fullmatch(tag):
+            tags.append(tag)
+            return f"<{len(tags)}>"
         if tag.startswith("<code"):
             return tag
         if tag.startswith("</"):
@@ -191,7 +207,7 @@ def _text(html: str, translate: Translate) -> str:
             raise ValueError(f"{translated!r} has a place {match[0]}; there are {len(tags)} tags")
         return f"</{_NAME.match(tags[index - 1])[1]}>" if match[1] else tags[index - 1]
 
-    message = " ".join(re.sub(rf"{_CODE}|{_TAG}", place, html, flags=re.DOTALL).split())
+    message = " ".join(re.sub(rf"{_KEPT_OR_CODE}|{_TAG}", place, html, flags=re.DOTALL).split())
     for escaped, quote in (("&#x27;", "'"), ("&quot;", '"')):
         message = message.replace(escaped, quote)
     message, found = _numbers_out(message)

@@ -9,8 +9,11 @@ import re
 from collections.abc import Callable
 
 # A number that stands alone: no part of a name (E4M3, sm_75, GLM-4.5), of a version (2.13.0) or of a longer number.
-# 04.1 is an exercise.
-_NUMBER = re.compile(r"(?<![\w.,^])(?<![A-Za-z]-)(?!0\d)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!\w|\.\d|,\d)")
+# 04.1 is an exercise; 0.5x is a number, and 4x a name for the format of a table.
+_NUMBER = re.compile(
+    r"(?<![\w.,^])(?<![A-Za-z]-)(?!0\d)"
+    r"(\d+\.\d+(?=x\b)|(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!\w|\.\d|,\d))"
+)
 # After these a point parts no decimals: "section 2.3", "Python 3.11".
 _NAMES = re.compile(
     r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|Python|torch|[Tt]riton|CUDA|Llama|Report"

@@ -21,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from ds41 import language
+from ds41.environment import device_names
 from ds41.language.figure import localise
 from ds41.viz.palette import css_variables
 
@@ -126,7 +127,7 @@ class Diagram:
 def localised(html: str) -> str:
     """A figure's HTML in the language that is spoken."""
     translations = language.translations()
-    return html if translations is None else localise(html, translations)
+    return html if translations is None else localise(html, translations, device_names())
 
 
 def said(text: str) -> dict[str, str]:

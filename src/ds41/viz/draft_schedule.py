@@ -211,6 +211,7 @@ def overview(plan: Plan, drafts: int) -> str:
     """The plan in words."""
     best, rates = plan.admitted, plan.rates
     together = f"<b>{_count(plan.requests, 'request')}.</b>"
+    # Each sentence has an element of its own, for which ones there are depends on what was measured.
     drafting = f", {_milliseconds(plan.draft_seconds)} of drafting before it" if plan.draft_seconds else ""
     stops = f"All {best} raise the rate."
     if best < len(rates) - 1:

@@ -159,7 +159,8 @@ def _passed(stage: Stage) -> Step:
 
 
 def _where(stage: Stage) -> str:
-    return f"Worker {escape(stage.worker)}: waited {_seconds(stage.waited_s)}, there for {_seconds(stage.seconds)}."
+    worker = f'<b translate="no">{escape(stage.worker)}</b>'
+    return f"<span>Worker {worker}: waited {_seconds(stage.waited_s)}, there for {_seconds(stage.seconds)}.</span>"
 
 
 def _visit(report: RequestReport, stage: Stage) -> Iterator[Step]:
@@ -194,13 +195,15 @@ def _turn(turn: TurnReport | None, pool: str, where: str, before: int = 0) -> It
         return
     if pool == "prefill":
         found = _found(turn)
-        text = f"{where} Of the prompt, {turn.hit_tokens:,} tokens were found; windows: {turn.windows}."
+        text = f"{where} <span>Of the prompt, {turn.hit_tokens:,} tokens were found; windows: {turn.windows}.</span>"
         yield Step(pool, "looks for the prefix", text, found)
         where = ""
     again = f", {turn.replayed_tokens:,} again" if turn.replayed_tokens else ""
     does = "reads the prompt" if pool == "prefill" else "writes the answer"
-    drafted = f" {turn.accepted_tokens:,} of {turn.drafted_tokens:,} drafts stood." if turn.drafted_tokens else ""
-    text = f"{where} {turn.computed_tokens:,} tokens ran for the first time{again}.{drafted}".strip()
+    drafted = (
+        f" <span>{turn.accepted_tokens:,} of {turn.drafted_tokens:,} drafts stood.</span>" if turn.drafted_tokens else ""
+    )
+    text = f"{where} <span>{turn.computed_tokens:,} tokens ran for the first time{again}.</span>{drafted}".strip()
     yield Step(pool, does, text, computed=f"{turn.computed_tokens:,} new{again}")
     if turn.stored_bytes or turn.kept_window_bytes or turn.refused:
         refused = f" Refused: {escape(turn.refused)}." if turn.refused else ""
