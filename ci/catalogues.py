@@ -3,14 +3,15 @@
 
     python ci/catalogues.py update      bring them up to date with the English texts
     python ci/catalogues.py check       faults of the translations; exit 1 if any
-    python ci/catalogues.py status      what is translated, page by page
+    python ci/catalogues.py status      how much each catalogue has translated, and what has gone stale
 
 A page's prose has its catalogue in book/locale/LANGUAGE/, under the page's name. What its figures show stands in
 src/ds41/language/LANGUAGE/, which ships with the library; texts of more than one page stand in shared.po, hints and
 remarks of exercises in exercises-CHAPTER.po, other messages of Python and JavaScript in library.po. `update` reads
 figures from the executed chapters. A text that changed keeps its old translation, marked fuzzy, with the old English
 beside it; until a person has looked at it, pages show the English. A text that is gone goes to the end of its
-catalogue, commented out.
+catalogue, commented out, unless a comment of its translator says that it stands in
+some runs only: such texts depend on what a run measures.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from project import HERE, Project, ProjectError
 from ds41.language.catalogue import LANGUAGES
 
 WIDTH = 100
+SOME_RUNS = "in some runs"
 HEADER = """msgid ""
 msgstr ""
 "Language: {language}\\n"
@@ -90,9 +92,10 @@ def update(project: Project, language: str) -> None:
                 known[message.id, message.context or ""] = message.string
     for path, entries in texts.items():
         template = Catalog()
-        for text, context in entries:
-            template.add(text, context=context or None)
         catalogue = read(path, language)
+        kept = [(one.id, one.context or "") for one in catalogue if one.id and SOME_RUNS in one.user_comments]
+        for text, context in dict.fromkeys([*entries, *kept]):
+            template.add(text, context=context or None)
         catalogue.update(template, update_creation_date=False)
         for message in catalogue:
             # A text that moved from one catalogue to another takes its translation along.
@@ -125,6 +128,26 @@ def check(project: Project, language: str) -> list[str]:
     return faults
 
 
+def status(project: Project, language: str) -> str:
+    """How many texts each catalogue has and how many are translated; then those whose English has changed."""
+    lines, stale, total = [], [], Counter()
+    for folder in (prose_folder(project, language), figures_folder(project, language)):
+        for path in sorted(folder.glob("*.po")):
+            texts = [message for message in read(path, language) if message.id]
+            count = Counter(
+                texts=len(texts),
+                stale=sum(message.fuzzy for message in texts),
+                missing=sum(not message.string for message in texts),
+            )
+            name = str(path.relative_to(project.root))
+            lines.append(f"{name:<52}{count['texts']:>7}{count['stale']:>7}{count['missing']:>9}")
+            total += count
+            stale += [f"{name}: {' '.join(message.id.split())}" for message in texts if message.fuzzy]
+    head = f"{language + ': catalogue':<52}{'texts':>7}{'stale':>7}{'missing':>9}"
+    foot = f"{'all':<52}{total['texts']:>7}{total['stale']:>7}{total['missing']:>9}"
+    return "\n".join([head, *lines, foot, *(["", "stale, for the English has changed:", *stale] if stale else [])])
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("update", "check", "status"))
@@ -140,6 +163,8 @@ def main(argv: list[str] | None = None) -> int:
                 print("\n".join(faults) or f"{language}: the translations are in order")
                 if faults:
                     return 1
+            else:
+                print(status(project, language))
         except (OSError, ValueError, ProjectError, nbformat.reader.NotJSONError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

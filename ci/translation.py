@@ -157,9 +157,7 @@ def translate_cells(notebook: nbformat.NotebookNode, prose: Prose, book: Prose, 
             cell.metadata["mystnb"][key] = book.word(text)
 
 
-def translate_figures(
-    notebook: nbformat.NotebookNode, catalogue: Catalogue, devices: list[str], count: Count
-) -> None:
+def translate_figures(notebook: nbformat.NotebookNode, catalogue: Catalogue, devices: list[str], count: Count) -> None:
     """Translate what a notebook's cells show; `devices`: what it ran on."""
     asked = Counting(catalogue)
     for output in shown(notebook):

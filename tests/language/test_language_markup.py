@@ -39,6 +39,12 @@ def asked(html: str) -> list[str]:
         ("<!-- some words --><td>0.5</td><td>12 B</td>", []),
         ('<span translate="no">def f(self)</span><p>said</p>', ["said"]),
         ('<p>The model says <span translate="no">no <b>or</b> yes</span></p>', ["The model says"]),
+        # A name within a text is a place; the name of a worker is no text.
+        (
+            '<p>Worker <b translate="no">gpu <i>7</i></b>: waited 2 ms, then <b>ran</b></p>',
+            ["Worker <1>: waited {1} ms, then <b>ran</b>"],
+        ),
+        ("<td>prefill-0</td><td>pre-fill 0</td>", ["pre-fill {1}"]),
         ("<code>only_code</code>", []),
     ],
 )
@@ -55,6 +61,24 @@ def test_a_translation_is_put_where_the_text_stood():
     assert markup.rewrite(html, known.get) == (
         '<p> 1.024,5 Byte in <b>44 Schichten</b></p><p>Siehe <a href="a.html" title="1,5">Kapitel 3</a></p>'
     )
+
+
+def test_a_name_within_a_text_stays():
+    html = '<p>Worker <b translate="no">gpu 0.5</b> waits</p>'
+    known = {"Worker <1> waits": "Es wartet <1>"}
+    assert markup.rewrite(html, known.get) == '<p>Es wartet <b translate="no">gpu 0.5</b></p>'
+
+
+def test_the_device_is_a_place_of_a_figures_texts():
+    html = '<p title="on RTX 4090">Run on RTX 4090 with 8 GB</p><script type="application/json" class="ds-data">'
+    html += '["run on RTX 4090"]</script>'
+    texts = {"on {device}": "auf {device}", "Run on {device} with {1} GB": "{1} GB auf {device}"}
+    texts["run on {device}"] = "auf {device}"
+    known = Catalogue("de", {(text, ""): translated for text, translated in texts.items()})
+    said = figure.localise(html, known, ["RTX 4090", "CPU"])
+    assert said.startswith('<p title="auf RTX 4090">8 GB auf RTX 4090</p>')
+    assert '["auf RTX 4090"]' in said
+    assert not known.missed
 
 
 def test_numbers_without_words_are_written_the_german_way_and_attributes_stay():

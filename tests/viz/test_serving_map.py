@@ -244,7 +244,7 @@ def test_a_traced_request_tells_what_was_counted():
         "have the answer",
     ]
     assert [step.fault for step in shown.steps].index(True) == 1
-    assert "Worker prefill-0: waited 2 ms, there for 250 ms." in shown.steps[1].text
+    assert 'Worker <b translate="no">prefill-0</b>: waited 2 ms, there for 250 ms.' in shown.steps[1].text
     assert moved(shown, "store", "prefill") == 4_000
     assert moved(shown, "decode", "windows", "windows") == 700
     assert (moved(shown, "prefill", "store"), moved(shown, "decode", "store")) == (50, 70)

@@ -122,7 +122,7 @@ def test_a_draft_behind_one_that_does_not_pay_is_told():
 def test_drafting_that_does_not_pay_is_told():
     slow = ThroughputCurve((1, 2), (0.05, 0.05))
     caption = draft_schedule(CURVE, SURVIVAL, slow, together=(8,)).caption
-    assert caption.endswith("Plain decoding is at least as fast.")
+    assert caption.endswith("<span>Plain decoding is at least as fast.</span>")
     assert "50 ms of drafting before it" in caption
     assert "Plain" not in draft_schedule(CURVE, SURVIVAL, together=(8,)).caption
     flat = ThroughputCurve((1, 2), (0.01, 0.01))

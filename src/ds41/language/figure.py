@@ -36,7 +36,8 @@ def localise(html: str, catalogue: Catalogue, devices: Sequence[str] = ()) -> st
         html = html.replace(name, mark)
     html = _localised(html, _Places(catalogue, "".join(marks)))
     for mark, name in marks.items():
-        html = html.replace(mark, name)
+        # In JSON the mark is written as an escape.
+        html = html.replace(mark, name).replace(json.dumps(mark).strip('"'), name)
     return html
 
 

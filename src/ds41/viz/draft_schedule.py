@@ -211,26 +211,27 @@ def overview(plan: Plan, drafts: int) -> str:
     """The plan in words."""
     best, rates = plan.admitted, plan.rates
     together = f"<b>{_count(plan.requests, 'request')}.</b>"
-    # Each sentence has an element of its own, for which ones there are depends on what was measured.
     drafting = f", {_milliseconds(plan.draft_seconds)} of drafting before it" if plan.draft_seconds else ""
-    stops = f"All {best} raise the rate."
+    stops = [f"All {best} raise the rate."]
     if best < len(rates) - 1:
         loss = 100 * (1 - rates[best + 1] / rates[best])
         # Less is what sums in another order may differ by.
         lower = f"lower the rate by {show(loss, 2)} %" if loss > _ROUNDING else "not raise the rate"
-        stops = f"One more would {lower}."
+        stops = [f"One more would {lower}."]
     beyond = max(rates)
     if beyond > rates[best] * (1 + _ROUNDING):
-        stops += (
-            f" {_count(rates.index(beyond), 'draft')} would bring {_rate(beyond)} tokens a second, but a rule that "
+        stops.append(
+            f"{_count(rates.index(beyond), 'draft')} would bring {_rate(beyond)} tokens a second, but a rule that "
             "looks behind a draft that does not pay does not leave the target’s distribution as it is."
         )
     if rates[best] <= plan.never:
-        stops += " Plain decoding is at least as fast."
+        stops.append("Plain decoding is at least as fast.")
+    # Which sentences there are depends on what was measured: each is a text of its own for the translators.
+    stopping = " ".join(f"<span>{sentence}</span>" for sentence in stops)
     return (
         f"{together} The rule admits {best} of {drafts * plan.requests} drafts: a step of "
         f"{_count(plan.requests + best, 'token')} takes {_milliseconds(plan.step_seconds)}{drafting}, and yields "
-        f"{show(plan.tokens, 3)} tokens in expectation: <b>{_rate(rates[best])} tokens a second</b>. {stops}"
+        f"{show(plan.tokens, 3)} tokens in expectation: <b>{_rate(rates[best])} tokens a second</b>. {stopping}"
     )
 
 

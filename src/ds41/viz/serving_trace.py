@@ -195,15 +195,13 @@ def _turn(turn: TurnReport | None, pool: str, where: str, before: int = 0) -> It
         return
     if pool == "prefill":
         found = _found(turn)
-        text = f"{where} <span>Of the prompt, {turn.hit_tokens:,} tokens were found; windows: {turn.windows}.</span>"
+        text = f"{where} Of the prompt, {turn.hit_tokens:,} tokens were found; windows: {turn.windows}."
         yield Step(pool, "looks for the prefix", text, found)
         where = ""
     again = f", {turn.replayed_tokens:,} again" if turn.replayed_tokens else ""
     does = "reads the prompt" if pool == "prefill" else "writes the answer"
-    drafted = (
-        f" <span>{turn.accepted_tokens:,} of {turn.drafted_tokens:,} drafts stood.</span>" if turn.drafted_tokens else ""
-    )
-    text = f"{where} <span>{turn.computed_tokens:,} tokens ran for the first time{again}.</span>{drafted}".strip()
+    drafted = f" {turn.accepted_tokens:,} of {turn.drafted_tokens:,} drafts stood." if turn.drafted_tokens else ""
+    text = f"{where} {turn.computed_tokens:,} tokens ran for the first time{again}.{drafted}".strip()
     yield Step(pool, does, text, computed=f"{turn.computed_tokens:,} new{again}")
     if turn.stored_bytes or turn.kept_window_bytes or turn.refused:
         refused = f" Refused: {escape(turn.refused)}." if turn.refused else ""
