@@ -18,7 +18,8 @@ CHECKS_READY := $(VENV)/.ready-checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages api pdf lighthouse bench bench-peers serve clean
+.PHONY: help book notebooks html test lint hygiene workflows unit kernels kernels-colab colab-check pages api pdf \
+  lighthouse bench bench-peers serve clean catalogues handout workshop workshop-try
 
 help:
 	@echo "make book       execute the chapters and build the book  (LANG=de: in German, too)"
@@ -30,6 +31,10 @@ help:
 	@echo "make colab-check  every chapter on Colab's versions, first cell included (CHAPTERS=04-fp4; 5 GB once)"
 	@echo "make pdf        the built book as one PDF, build/ds41.pdf"
 	@echo "make lighthouse the built book measured as a phone sees it"
+	@echo "make workshop   the kit for a workshop as one zip  (WHEELS=yes: with the wheels of all packages)"
+	@echo "make workshop-try  that kit as a participant meets it, without a network  (WHEELS=yes: nothing but its wheels)"
+	@echo "make handout    the ledger on one printed page, build/workshop/handout"
+	@echo "make catalogues bring the German catalogues up to date with the English texts; say what went stale"
 	@echo "make api        write the pages of the API reference anew"
 	@echo "make bench      time the formats beside other libraries, a step at a million tokens, a session's turns, the endpoint"
 	@echo "make bench-peers  ds41 beside transformers' DeepSeek-V4, which it installs"
@@ -56,6 +61,8 @@ notebooks: $(BOOK_READY)
 html: $(BOOK_READY)
 	$(RUN) ci/build_book.py $(foreach code,$(EDITIONS),--language $(code))
 
+# The checks look at both editions.
+test: EDITIONS := de
 test: lint hygiene workflows unit kernels notebooks html pages
 	@$(RUN) ci/verdict.py
 
@@ -85,6 +92,22 @@ colab-check: $(BOOK_READY)
 
 pages: $(CHECKS_READY)
 	$(RUN) ci/check_book.py
+
+# The book is built in both languages first, and every chapter executed.
+workshop: EDITIONS := de
+workshop: $(CHECKS_READY) book
+	$(RUN) ci/workshop_bundle.py $(if $(filter yes,$(WHEELS)),--wheels) --pip-flags="$(PIP_FLAGS)"
+
+workshop-try: $(CHECKS_READY)
+	$(RUN) ci/workshop_try.py $(wildcard build/ds41-workshop-*.zip) $(if $(filter yes,$(WHEELS)),--wheels)
+
+handout: $(CHECKS_READY)
+	$(RUN) ci/workshop_handout.py
+
+catalogues: $(BOOK_READY)
+	$(RUN) ci/catalogues.py update
+	$(RUN) ci/catalogues.py check
+	$(RUN) ci/catalogues.py status
 
 # The pages of the API reference, after a public name has come or gone.
 api: $(BOOK_READY)

@@ -9,6 +9,8 @@ from urllib.parse import unquote, urljoin, urlparse
 
 from page_meta import DOOR, MISSING
 
+from ds41.language import LANGUAGES
+
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 # A page before images: what a phone has to read before it can show the end of a chapter.
 PAGE_BYTES = 500_000
@@ -90,13 +92,18 @@ def axe_faults(page, axe_source: str) -> Iterator[str]:
 
 def built_pages(folder: Path) -> list[Path]:
     """Every page of a built book; the theme keeps templates of its own among the static files."""
-    return [path for path in sorted(folder.rglob("*.html")) if path.relative_to(folder).parts[0] != "_static"]
+    return [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.relative_to(folder).parts]
 
 
 def book_pages(folder: Path) -> list[Path]:
-    """The built pages that readers come to read: all but the front door and the page for dead addresses."""
-    aside = {folder / DOOR, folder / MISSING}
+    """The built pages that readers come to read: all but the editions' front doors and pages for dead addresses."""
+    aside = {edition / name for edition in (folder, *(folder / code for code in LANGUAGES)) for name in (DOOR, MISSING)}
     return [path for path in built_pages(folder) if path not in aside]
+
+
+def is_translated(address: str) -> bool:
+    """Whether a page belongs to an edition beside the English one."""
+    return address.split("/")[0] in LANGUAGES
 
 
 def addresses(folder: Path, names: list[str]) -> list[str]:

@@ -207,7 +207,7 @@ def translate(project: Project, code: str) -> None:
     print(f"{language.LANGUAGES[code]}:\n{translation.report(counts)}", flush=True)
     project.reports.mkdir(parents=True, exist_ok=True)
     report = {name: {"texts": count.texts, "missing": count.missing} for name, count in counts.items()}
-    path = project.reports / f"translation-{code}.json"
+    path = translation.report_path(project, code)
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -10,6 +10,8 @@ from 320 px on; must give each image alt text; must draw its formulas, and load 
 must pass axe-core at WCAG A and AA and its best practices; and must stay below 500,000 bytes. Links between pages
 and into the repository must lead somewhere. The book must work from a folder without a network, search included;
 a dead address must show the way back; and the Tab key must pass the contents and show where it is.
+Pages of another language have theme and figures of the English ones, so they are looked at in light and at two
+widths of a phone; its landing page and its chapters of the four axes must have no English text left.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ import book_rules as rules
 import browser
 import npm_tools
 import page_places
+import translation
 from page_meta import Site
 from page_server import serve
 from page_visit import DESKTOP, Visit
 from project import HERE, Project
+
+from ds41.language import LANGUAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -54,7 +59,9 @@ def page_faults(chromium, site: str, address: str, axe: str, screens: Path | Non
             stem = address.removesuffix(".html").replace("/", "-")
             visit.page.screenshot(path=screens / f"{stem}-{name}.png", full_page=True)
 
-    for theme in ("light", "dark"):
+    # What a translation may spoil are lengths, names and roles.
+    whole = screens is not None or not rules.is_translated(address)
+    for theme in ("light", "dark") if whole else ("light",):
         with Visit(chromium, site, address, theme) as visit:
             # In both themes, as axe-core looks at drawn formulas.
             yield from seen(theme, rules.math_faults(visit.page))
@@ -64,13 +71,14 @@ def page_faults(chromium, site: str, address: str, axe: str, screens: Path | Non
             yield from seen(f"{theme} {DESKTOP} px", rules.axe_faults(visit.page, axe))
             picture(visit, f"{theme}-{DESKTOP}")
             # The theme changes colours only, so one of the two has the small screens looked at closely.
-            for width in NARROW if theme == "light" else (PHONE,):
+            widths = (PHONE,) if theme == "dark" else NARROW if whole else (NARROW[0], PHONE)
+            for width in widths:
                 visit.resize(width)
                 visit.come_near()
                 yield from seen(f"{width} px", rules.width_faults(visit.page))
                 if width == PHONE:
                     picture(visit, f"{theme}-{PHONE}")
-                    if theme == "light":
+                    if theme == "light" and whole:
                         yield from seen(f"{PHONE} px", rules.axe_faults(visit.page, axe))
             yield from seen(theme, visit.faults)
 
@@ -122,6 +130,11 @@ def shares(folder: Path, pages: list[str], workers: int) -> list[list[str]]:
     return [pages for pages in lists if pages]
 
 
+def built_languages(project: Project) -> list[str]:
+    """The languages beside English that the built book has."""
+    return [code for code in LANGUAGES if code != "en" and (project.html / code).exists()]
+
+
 def check(project: Project, names: list[str], screenshots: bool) -> int:
     pages = rules.addresses(project.html, names)
     pages = pages or [path.relative_to(project.html).as_posix() for path in rules.book_pages(project.html)]
@@ -134,6 +147,7 @@ def check(project: Project, names: list[str], screenshots: bool) -> int:
     report = {
         "links": list(rules.link_faults(project.html, blob, project.root, base)),
         "sizes": list(rules.size_faults(project.html)),
+        "translations": [fault for code in built_languages(project) for fault in translation.left(project, code)],
     }
     axe = (npm_tools.package(project, "axe-core") / "axe.min.js").read_text(encoding="utf-8")
     spawn = multiprocessing.get_context("spawn")

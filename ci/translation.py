@@ -28,6 +28,7 @@ from ds41.language import LANGUAGES, Catalogue, figure
 from ds41.language import load as load_figures
 from ds41.language.catalogue import read
 
+AXES = "Four axes"
 PERFORMANCE = performance_page.PAGE.with_suffix("").as_posix()
 
 
@@ -198,22 +199,35 @@ def keep_anchors(folder: Path, project: Edition) -> None:
     Raises:
         ProjectError: a page has not as many headings as the English one.
     """
-    for name in project.page_names:
-        original = project.original.page(name)
-        english = [heading for text in _texts(original) for heading in translation_prose.headings(text)]
-        staged = folder / original.relative_to(project.original.root)
-        anchors = iter(english)
-        if staged.suffix == ".md":
-            text = translation_prose.with_anchors(staged.read_text(encoding="utf-8"), anchors)
-            staged.write_text(text, encoding="utf-8")
-        else:
-            notebook = nbformat.read(staged, as_version=nbformat.NO_CONVERT)
-            for cell in notebook.cells:
-                if cell.cell_type == "markdown":
-                    cell.source = translation_prose.with_anchors(cell.source, anchors)
-            nbformat.write(notebook, staged, version=nbformat.NO_CONVERT)
-        if left := list(anchors):
-            raise ProjectError(f"{staged.name} has fewer headings than the English page; left is {left[0]!r}")
+    staged = {
+        name: folder / project.original.page(name).relative_to(project.original.root) for name in project.page_names
+    }
+    english, slugs = {}, {}
+    for name, path in staged.items():
+        english[name] = [
+            one for text in _texts(project.original.page(name)) for one in translation_prose.headings(text)
+        ]
+        translated = [one for text in _texts(path) for one in translation_prose.headings(text)]
+        if len(english[name]) != len(translated):
+            raise ProjectError(f"{path.name} has {len(translated)} headings; the English page has {len(english[name])}")
+        slugs[path.name] = {
+            translation_prose.slug(one): translation_prose.slug(other)
+            for one, other in zip(english[name], translated, strict=True)
+        }
+    for name, path in staged.items():
+        anchors = iter(english[name])
+
+        def kept(text: str, page: str = path.name, anchors: Iterator[str] = anchors) -> str:
+            return translation_prose.with_slugs(translation_prose.with_anchors(text, anchors), page, slugs)
+
+        if path.suffix == ".md":
+            path.write_text(kept(path.read_text(encoding="utf-8")), encoding="utf-8")
+            continue
+        notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = kept(cell.source)
+        nbformat.write(notebook, path)
 
 
 def _texts(page: Path) -> list[str]:
@@ -252,6 +266,30 @@ def write_settings(project: Project, target: Project, language: str, book: Prose
     for name, content in (("_config.yml", config), ("_toc.yml", toc)):
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
         (target.root / name).write_text(text, encoding="utf-8")
+
+
+def report_path(project: Project, language: str) -> Path:
+    """Where a build writes how many texts of each page there are, and which are not translated."""
+    return project.reports / f"translation-{language}.json"
+
+
+def left(project: Project, language: str) -> Iterator[str]:
+    """The English texts on the built pages that must have none: the landing page and the chapters of the axes.
+
+    Raises:
+        OSError: no build has written its report.
+    """
+    counts = json.loads(report_path(project, language).read_text(encoding="utf-8"))
+    for name in complete_pages(project):
+        for text in counts[name]["missing"]:
+            yield f"{language}, {name}: no translation of {text!r}; see ci/catalogues.py"
+
+
+def complete_pages(project: Project) -> list[str]:
+    """The landing page and the chapters of the part of the axes."""
+    toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    axes = [part for part in toc.get("parts", []) if part.get("caption") == AXES]
+    return [toc["root"], *(chapter["file"] for part in axes for chapter in part["chapters"])]
 
 
 def report(counts: dict[str, Count]) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import glossary_links
 from docutils.nodes import make_id
+from myst_parser.mdit_to_docutils.base import default_slugify
 
 Translate = Callable[[str], "str | None"]
 
@@ -75,6 +77,26 @@ def with_anchors(text: str, originals: Iterator[str]) -> str:
     for at, anchor in reversed(anchors):
         lines[at:at] = [f'<span id="{anchor}"></span>', ""]
     return "\n".join(lines)
+
+
+def slug(heading: str) -> str:
+    """What MyST calls a heading in the addresses of links."""
+    return default_slugify(re.sub(r"[`*$]", "", heading))
+
+
+def with_slugs(text: str, page: str, slugs: dict[str, dict[str, str]]) -> str:
+    """The text with its links into sections leading to what these are called now.
+
+    Args:
+        page: name of the file that the text stands in.
+        slugs: by file, from what a section was called to what it is called.
+    """
+
+    def led(match: re.Match) -> str:
+        known = slugs.get(Path(match[1] or page).name, {})
+        return f"]({match[1]}#{known.get(match[2], match[2])})"
+
+    return re.sub(r"\]\(([^)#\s]*)#([^)\s]+)\)", led, text)
 
 
 def _sections(text: str) -> Iterator[tuple[int, str]]:
