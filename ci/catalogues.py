@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,13 +27,17 @@ import nbformat
 import translation_rules
 import translation_sources as sources
 from babel.messages.catalog import Catalog
-from babel.messages.pofile import read_po, write_po
+from babel.messages.pofile import read_po, unescape, write_po
 from project import HERE, Project, ProjectError
+from translation_terms import Terms
 
 from ds41.language.catalogue import LANGUAGES
 
 WIDTH = 100
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+# What translators write above a text.
 SOME_RUNS = "in some runs"
+OTHER_SENSE = "other sense"
 HEADER = """msgid ""
 msgstr ""
 "Language: {language}\\n"
@@ -80,7 +85,14 @@ def read(path: Path, language: str) -> Catalog:
     if not path.exists():
         return Catalog(locale=language)
     with path.open("rb") as file:
-        return read_po(file, locale=language, abort_invalid=True)
+        catalogue = read_po(file, locale=language, abort_invalid=True)
+    for message in catalogue:
+        # Babel writes the English that a translation was made for, and reads it as a comment.
+        before = " ".join(line for line in message.user_comments if line.startswith("|"))
+        message.user_comments = [line for line in message.user_comments if not line.startswith("|")]
+        if message.fuzzy and before:
+            message.previous_id = ["".join(map(unescape, QUOTED.findall(before)))]
+    return catalogue
 
 
 def update(project: Project, language: str) -> None:
@@ -96,12 +108,15 @@ def update(project: Project, language: str) -> None:
         kept = [(one.id, one.context or "") for one in catalogue if one.id and SOME_RUNS in one.user_comments]
         for text, context in dict.fromkeys([*entries, *kept]):
             template.add(text, context=context or None)
+        earlier = {(one.id, one.context): one.previous_id for one in catalogue if one.fuzzy}
         catalogue.update(template, update_creation_date=False)
         for message in catalogue:
             # A text that moved from one catalogue to another takes its translation along.
             if message.id and (not message.string or message.fuzzy) and (message.id, message.context or "") in known:
                 message.string = known[message.id, message.context or ""]
                 message.flags.discard("fuzzy")
+            elif message.fuzzy and not message.previous_id:
+                message.previous_id = earlier.get((message.id, message.context), [])
         write(catalogue, path)
 
 
@@ -117,13 +132,17 @@ def write(catalogue: Catalog, path: Path) -> None:
 
 
 def check(project: Project, language: str) -> list[str]:
-    """Faults of the translations there are."""
+    """Faults of the translations there are, and where they leave the term list."""
     faults = []
+    terms = Terms.of(project, language)
     for folder in (prose_folder(project, language), figures_folder(project, language)):
         for path in sorted(folder.glob("*.po")):
             for message in read(path, language):
                 if message.id and message.string and not message.fuzzy:
-                    found = translation_rules.faults(message.id, message.string, message.context or "")
+                    found = [*translation_rules.faults(message.id, message.string, message.context or "")]
+                    # What stays as it is, is a name.
+                    if message.string != message.id and OTHER_SENSE not in message.user_comments:
+                        found += terms.faults(message.id, message.string)
                     faults += [f"{path.relative_to(project.root)}: {fault}\n    {message.id!r}" for fault in found]
     return faults
 

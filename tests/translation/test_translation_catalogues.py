@@ -94,8 +94,11 @@ def test_a_changed_text_keeps_its_old_translation_as_a_draft(project):
     catalogues.update(project.book, "de")
     catalogue = catalogues.read(project.path, "de")
     assert catalogue.get(after).fuzzy
-    # Babel writes the old English for people; it does not read it.
+    # Babel writes the old English for people; an update keeps it until somebody has looked.
     assert f'#| msgid "{before}"' in project.path.read_text(encoding="utf-8")
+    catalogues.update(project.book, "de")
+    assert f'#| msgid "{before}"' in project.path.read_text(encoding="utf-8")
+    assert catalogues.read(project.path, "de").get(after).user_comments == []
     assert catalogue.get("Another sentence.").string == "Ein anderer Satz."
     assert not catalogue.get("Another sentence.").fuzzy
 

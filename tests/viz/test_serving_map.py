@@ -18,6 +18,7 @@ from ds41.serving.pools import EngineOptions, PoolSizes, Request, local_cluster
 from ds41.serving.pools.requests import RequestReport, Stage
 from ds41.serving.turn import TurnReport
 from ds41.vision.sizes import plan_image
+from ds41.viz import serving_trace
 from ds41.viz.serving_journeys import journeys
 from ds41.viz.serving_map import serving_map
 from ds41.viz.serving_trace import EVICTABLE, Flow, Journey, Kept, Step, journey_of, lifetime
@@ -255,6 +256,14 @@ def test_a_traced_request_tells_what_was_counted():
     assert "A worker of the prefill pool was lost on the way." in shown.overview
     assert shown.steps[-1].flows[0] == Flow("prefill", "endpoint", "tokens", amount="1")
     assert "Refused: no room &lt;here&gt;." in shown.steps[7].text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.002, "2 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (3.754, "3.75 s"), (1234.0, "1,230 s")],
+)
+def test_seconds_are_no_powers_of_ten(seconds, said):
+    assert serving_trace._seconds(seconds) == said
 
 
 def test_a_traced_request_stands_beside_the_predicted_ones():

@@ -140,7 +140,7 @@ def _times(report: RequestReport) -> str:
     first = "" if report.first_token_s is None else f", the first token after {_seconds(report.first_token_s)}"
     lost = {POOLS[stage.pool]: None for stage in report.stages if stage.outcome == "lost"}
     again = f" A worker of the {' and of the '.join(lost)} was lost on the way." if lost else ""
-    return f" It took {_seconds(report.seconds)}{first}.{again}"
+    return f" <span>It took {_seconds(report.seconds)}{first}.</span>{again}"
 
 
 def _arrival(report: RequestReport) -> Step:
@@ -249,4 +249,6 @@ def _answer(report: RequestReport) -> Step:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    """Three digits, never as a power of ten: 999.6 ms are a second."""
+    milliseconds = float(f"{1000 * value:.3g}")
+    return f"{milliseconds:g} ms" if milliseconds < 1000 else f"{float(f'{value:.3g}'):,g} s"
