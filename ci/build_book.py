@@ -38,6 +38,7 @@ import page_markup
 import page_meta
 import page_slim
 import page_styles
+import page_words
 import performance_page
 import translation
 import workshop_page
@@ -167,7 +168,7 @@ def finish(built: Path, project: Project, languages: list[str]) -> None:
     page_head.drop_unused(built)
     glossary_links.restore_downloads(built, project)
     for path, text in pages.items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(page_words.translate(text), encoding="utf-8")
 
 
 def build(folder: Path, project: Project, languages: list[str]) -> Path:

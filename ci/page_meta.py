@@ -210,6 +210,9 @@ def missing_page(search: str, site: Site) -> str:
     page = replaced(page, _SEARCH_FORM, lambda match: f'{match[1]}action="{SEARCH}"', "form in the text", 1)
     page = replaced(page, r"(?s)\s*<script>\s*// Activate the search field.*?</script>", "", "focus on the search", 1)
 
+    # No edition has this page: the switch leads to the first one.
+    page = re.sub(rf'(<a class="[^"]*ds-language" href="[^"]*?){SEARCH}"', rf'\1{site.first}"', page)
+
     def absolute(match: re.Match) -> str:
         if match[2].startswith("#") or urlparse(match[2]).scheme:
             return match[0]

@@ -108,6 +108,20 @@ def test_each_page_leads_to_itself_in_the_other_language(pages, project, page, s
     assert alternates == {"en": f"{site}book/intro.html", "de": f"{site}de/book/intro.html"}
 
 
+def test_the_theme_speaks_the_language_of_the_page(pages):
+    english, german = pages["book/intro.html"], pages["de/book/intro.html"]
+    for words in ("Link to this heading", "Skip to main content", "Toggle primary sidebar", "next page"):
+        assert words in english
+        assert words not in german
+    assert "Zum Inhalt springen" in german
+
+
+def test_a_dead_address_leads_to_the_first_page_of_the_other_language(pages, project):
+    for page, address in (("404.html", "/ds41/de/book/intro.html"), ("de/404.html", "/ds41/book/intro.html")):
+        text = (project.html / page).read_text(encoding="utf-8")
+        assert re.search(r'<a class="[^"]*ds-language" href="([^"]+)"', text)[1] == address
+
+
 def test_what_is_left_in_english_is_counted(pages, project):
     report = json.loads(translation.report_path(project, "de").read_text(encoding="utf-8"))
     assert "Left in English." in report["book/01-first"]["missing"]
