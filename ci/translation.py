@@ -129,7 +129,8 @@ class Prose:
 
     def page(self, text: str) -> str:
         """A page or a cell in the other language."""
-        return translation_prose.rewrite(text, lambda one: self.find(one) or self._with_terms(one))
+        translated = translation_prose.rewrite(text, lambda one: self.find(one) or self._with_terms(one))
+        return translation_prose.with_decimal_commas(translated)
 
     def _with_terms(self, text: str) -> str:
         """A text that stays English, with its links to the glossary leading to the translated terms."""

@@ -24,6 +24,8 @@ _HEADING = re.compile(r"(#{1,6}\s+)(.*?)\s*$")
 _DIRECTIVE = re.compile(r"(\s*[`:~]{3,}\{([\w-]+)\}[ \t]*)(.*?)\s*$")
 _OPTION = re.compile(r"(\s*:(?:alt|caption|label):\s+)(.*?)\s*$")
 _FORMULA_WORDS = re.compile(r"\\text\{[^}]*[A-Za-z]{2}")
+# Code is taken first, so that a dollar sign in it begins no formula.
+_FORMULA = re.compile(r"(?s)(?P<code>```.*?```|`[^`\n]*`)|(?<![\\$])\$(?=\S)[^$`]+?\$|\$\$.*?\$\$")
 _DELIMITER = re.compile(r"\s*\|?[\s:|-]+\|?\s*$")
 # What is no word: code, formulas, addresses, tags, substitutions.
 _WORDLESS = re.compile(r"`+[^`]*`+|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{\{.*?\}\}|https?://\S+")
@@ -52,6 +54,21 @@ def rewrite(text: str, translate: Translate) -> str:
         elif token.type in ("fence", "colon_fence"):
             lines[start:end] = _directive(lines[start:end], translate)
     return "\n".join(lines)
+
+
+def with_decimal_commas(text: str) -> str:
+    """The text with the numbers of its formulas written the German way, whether in a sentence or displayed.
+
+    TeX takes a comma for a mark of punctuation, which has space after it, unless it stands in braces.
+    """
+
+    def written(match: re.Match) -> str:
+        if match["code"]:
+            return match[0]
+        grouped = re.sub(r"(?<=\d)\{,\}(?=\d{3})", "{.}", match[0])
+        return re.sub(r"(?<=\d)\.(?=\d)", "{,}", grouped)
+
+    return _FORMULA.sub(written, text)
 
 
 def messages(text: str) -> list[str]:

@@ -7,16 +7,20 @@ results; the exercises, below them a solution each; the chapter in one row, and 
 
 from __future__ import annotations
 
+import ast
+import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Sequence
 from html import unescape
+from itertools import groupby
 
 import workshop_prose as prose
 import workshop_tasks
 from nbformat import NotebookNode
 from notebook_form import tags
 from workshop_prose import Block
+from workshop_slide import Chapter, Part, Slide
 
 from ds41.language import say
 
@@ -25,66 +29,12 @@ LINES = 12
 LINES_TOGETHER = 15
 # Source that the chapter prints for its own sake.
 LINES_SOURCE = 18
+# Letters of exercises that fit one slide.
+LETTERS = 1120
 _HEADING_WORDS = 14
 _TITLE = re.compile(r'<p class="ds-title"[^>]*>(.*?)</p>', re.DOTALL)
 _FIGURE = '<figure class="ds-fig'
 _FOLDED = {"hide-input", "hide-output", "hide-cell", "parameters"}
-
-
-@dataclass(frozen=True)
-class Part:
-    """What stands on a slide: "text" or "answer" (Markdown), "figure" (HTML), "code", "print" or "solution"."""
-
-    kind: str
-    source: str
-
-
-@dataclass
-class Slide:
-    """One slide.
-
-    Attributes:
-        kind: what it is, for its style: "title", "goals", "section", "figure", "printed", "exercises" and so on.
-        heading: Markdown of its heading.
-        kicker: the small line above the heading.
-        parts: what stands under the heading.
-        notes: Markdown for the speaker.
-        below: whether it belongs to the column of the slide before it.
-    """
-
-    kind: str
-    heading: str
-    kicker: str = ""
-    parts: list[Part] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    below: bool = True
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """What a deck has to know beside the notebook.
-
-    Attributes:
-        name: "04-fp4".
-        address: where the book has this chapter.
-        link: the address of a link's target on slides, None for mere words.
-        goals: what a listener will be able to do; Markdown.
-        minutes: how long it takes to teach, 0 where that is not said.
-        following: name and question of the next chapter, None after the last.
-    """
-
-    name: str
-    address: str
-    link: Callable[[str], str | None]
-    goals: Sequence[str] = ()
-    minutes: int = 0
-    following: tuple[str, str] | None = None
-
-    @property
-    def number(self) -> str:
-        """ "04" of "04-fp4"; "" of a page without a number."""
-        found = re.match(r"\d+", self.name)
-        return found[0] if found else ""
 
 
 class DeckError(Exception):
@@ -208,9 +158,7 @@ class _Deck:
             if len(said) > 1 and prose.words(said[0]) <= _HEADING_WORDS:
                 title = said[0].rstrip(".")
             if block.kind == "note":
-                inner = prose.blocks(block.text)
-                text = [other.text for other in inner if other.kind == "paragraph"]
-                parts, title = [_said(prose.key_sentences(text))], block.title or heading
+                parts, title = _noted(block), block.title or heading
             elif block.kind == "list":
                 parts = [body, _bullets(prose.list_points(block))]
             else:
@@ -237,7 +185,7 @@ class _Deck:
         self._add(Slide("figure", heading, kicker, [Part("figure", html)], below=not self._opening))
 
     def _printed(self, code: str, text: str) -> None:
-        shows_source = "inspect.getsource" in code
+        shows_source = "inspect.getsource" in code and _is_python(text)
         printed, written = len(text.split("\n")), len(code.split("\n"))
         if not text or printed > (LINES_SOURCE if shows_source else LINES):
             return
@@ -265,9 +213,13 @@ class _Deck:
         if not exercises:
             return
         points = [f"**{label}** {workshop_tasks.shortened(block.text)}" for label, block in exercises]
-        slide = Slide("exercises", self._section, parts=[Part("text", _bullets(points))], below=False)
-        slide.notes.extend(f"**{label}** {block.text}" for label, block in exercises)
-        self.slides.append(slide)
+        slides = math.ceil(sum(map(len, points)) / LETTERS)
+        each = math.ceil(len(points) / slides)
+        for start in range(0, len(points), each):
+            asked = Part("text", _bullets(points[start : start + each]))
+            slide = Slide("exercises", self._section, parts=[asked], below=start > 0)
+            slide.notes.extend(f"**{label}** {block.text}" for label, block in exercises[start : start + each])
+            self.slides.append(slide)
         for number, (label, block) in enumerate(exercises, start=1):
             if solution := solutions.get(str(number)):
                 parts = [Part("text", workshop_tasks.shortened(block.text)), Part("solution", solution.rstrip())]
@@ -309,6 +261,30 @@ def _apart(found: list[Block]) -> tuple[list[str], list[tuple[str, Block]]]:
             special.append((opening, block))
             opening = ""
     return lead, special
+
+
+def _noted(note: Block) -> list[str]:
+    """What a slide shows of a note, in the note's order: key sentences of its paragraphs, two sentences of an item.
+
+    An item opens with what the note corrects; its opening alone would say the opposite of the note.
+    """
+    shown: list[str] = []
+    for kind, found in groupby(prose.blocks(note.text), key=lambda block: block.kind):
+        if kind == "paragraph":
+            shown.append(_said(prose.key_sentences(block.text for block in found)))
+        elif kind == "list":
+            items = [item for block in found for item in block.text.split("\n")]
+            shown.append(_bullets([" ".join(prose.sentences(item)[:2]) for item in items]))
+    return shown
+
+
+def _is_python(text: str) -> bool:
+    """Whether a cell that looks at source has printed it, and not only something about it."""
+    try:
+        ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return False
+    return True
 
 
 def _bullets(points: Sequence[str]) -> str:

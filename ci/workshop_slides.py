@@ -33,7 +33,8 @@ from nbformat import NotebookNode
 from page_meta import Site
 from project import HERE, Project, ProjectError
 from pygments.formatters import HtmlFormatter
-from workshop_deck import Chapter, DeckError, Slide
+from workshop_deck import DeckError
+from workshop_slide import Chapter, Slide
 
 from ds41 import language
 from ds41.language import say

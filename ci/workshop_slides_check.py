@@ -4,9 +4,10 @@
     python ci/workshop_slides_check.py                            every deck, light and dark
     python ci/workshop_slides_check.py 04-fp4 --language de --pictures build/pictures
 
-Walks all slides with all their fragments shown. A fault is content beyond the slide, text under 24 px, an error on
-the console, a request that leaves the folder, and a print-out with other than one page a slide. Figures and code are
-scaled to their slide; the ten smallest are listed.
+Walks all slides with all their fragments shown. A fault is content beyond the slide, text that is cut off, that lies
+under the arrows or is smaller than 24 px, a slide without content, an error on the console, a request that leaves the
+folder, and a print-out with other than one page a slide. Figures and code are scaled to their slide; the ten smallest
+are listed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from ds41.viz.palette import PALETTE
 
 SIZE = {"width": 1280, "height": 720}
 SMALLEST = 24
+# A print-out of sixty slides on a busy machine takes longer than playwright waits of itself.
+PATIENCE_MS = 180_000
 _TYPESET = "MathJax.startup.promise.then(() => document.fonts.ready).then(() => true)"
 _FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
 _SLIDES = """
@@ -41,13 +44,17 @@ _BACKGROUNDS = """
   return [what, "#" + rgb.slice(0, 3).map((part) => Number(part).toString(16).padStart(2, "0")).join("")];
 })
 """
-# What lies beyond the slide, or beyond the box that clips or scrolls it; and the size that text is shown at.
+# What lies beyond the slide, or beyond the box that clips or scrolls it, or under the arrows; and the size that text is
+# shown at.
 _MEASURE = """
 () => {
   const slide = Reveal.getCurrentSlide().querySelector(".slide");
   const page = slide.getBoundingClientRect();
   const seen = (element) => element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
   const beyond = [];
+  const unread = [];
+  const controls = [...document.querySelectorAll(".controls .enabled .controls-arrow, .slide-number")].map(
+    (control) => control.getBoundingClientRect());
   const sizes = { text: [], scaled: [] };
   // Inside a figure a box that scrolls or clips is the figure's own affair.
   const clipped = (element) => {
@@ -62,6 +69,7 @@ _MEASURE = """
     const over = Math.max(box.right - page.right, box.bottom - page.bottom, page.left - box.left, page.top - box.top);
     if (over > 1 && !clipped(element))
       beyond.push(`${element.tagName.toLowerCase()}.${element.getAttribute("class") || ""} by ${Math.round(over)} px`);
+    unread.push(...[...element.childNodes].filter((node) => node.nodeType === 3 && node.data.trim()).flatMap(hidden));
     const scale = Number(element.closest(".fit")?.dataset.scale || 1);
     const words = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     if (words && !element.closest(".kicker, .address, mjx-container")) {
@@ -74,11 +82,40 @@ _MEASURE = """
     (box) => box.scrollWidth > box.clientWidth + 1).map((box) => `${box.className || box.tagName} scrolls sideways`);
   const median = (values) => values.sort((a, b) => a - b)[values.length >> 1] ?? null;
   return {
-    beyond: [...beyond.slice(0, 2), ...scrolls],
+    beyond: [...beyond.slice(0, 2), ...unread.slice(0, 2), ...scrolls],
+    empty: !slide.querySelector(":scope > :not(header, .address)")?.matches(".fit, :has(*), .answer"),
     smallest: sizes.text.length ? Math.min(...sizes.text) : null,
     scaled: median(sizes.scaled),
     overlap: overlap(slide),
   };
+
+  // Text that a box or a picture clips, or that an arrow lies on.
+  function hidden(node) {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const text = range.getBoundingClientRect();
+    const shown = { left: text.left, right: text.right, top: text.top, bottom: text.bottom };
+    const found = [];
+    for (let box = node.parentElement; box !== slide; box = box.parentElement) {
+      const { overflowX, overflowY } = getComputedStyle(box);
+      if (overflowX === "visible" || box.matches("text, tspan")) continue;
+      const clip = box.getBoundingClientRect();
+      // What only a screen reader is to find.
+      if (clip.width < 2) return [];
+      const across = Math.max(text.right - clip.right, clip.left - text.left);
+      const down = Math.max(text.bottom - clip.bottom, clip.top - text.top);
+      if ((overflowX !== "auto" && across > 1.5) || (!["auto", "scroll"].includes(overflowY) && down > 4))
+        found.push(`"${node.data.trim().slice(0, 40)}" is cut off by ${Math.round(Math.max(across, down))} px`);
+      shown.left = Math.max(shown.left, clip.left);
+      shown.right = Math.min(shown.right, clip.right);
+      shown.top = Math.max(shown.top, clip.top);
+      shown.bottom = Math.min(shown.bottom, clip.bottom);
+    }
+    const under = controls.some((control) =>
+      shown.left < control.right && shown.right > control.left &&
+      shown.top < control.bottom && shown.bottom > control.top);
+    return under ? [...found, `"${node.data.trim().slice(0, 40)}" lies under an arrow or the number`] : found;
+  }
 
   // The parts of a slide stand one under another.
   function overlap(whole) {
@@ -104,6 +141,7 @@ class Walk:
         self._name, self._theme, self._pictures = path.stem, theme, pictures
         self._context = chromium.new_context(color_scheme=theme, viewport=SIZE, offline=True)
         self.page = self._context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.faults.append(f"page error: {error.message}"))
         self.page.on("request", self._request)
@@ -127,6 +165,8 @@ class Walk:
             self.page.evaluate(_FRAMES)
             seen = self.page.evaluate(_MEASURE)
             self.faults.extend(f"{where}: {beyond}" for beyond in seen["beyond"])
+            if seen["empty"] and slide["kind"] != "section":
+                self.faults.append(f"{where}: nothing under its heading")
             if seen["overlap"] is not None:
                 self.faults.append(f"{where}: .{seen['overlap']} lies over what is above it")
             if seen["smallest"] and seen["smallest"] < SMALLEST:
@@ -181,6 +221,8 @@ def check(chromium, path: Path, pictures: Path | None = None) -> tuple[list[str]
         walk.printed(path, count)
         faults.extend(f"{path.stem} light {fault}" for fault in walk.faults)
     print(f"{path.stem}: {count} slides, {len(faults)} faults", flush=True)
+    for fault in faults:
+        print(f"fault: {fault}", file=sys.stderr, flush=True)
     return faults, walk.scaled
 
 
@@ -212,8 +254,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("the smallest text in figures, code and results, in px of a slide 720 px high:")
     for size, where in sorted(scaled)[:10]:
         print(f"  {size:5.1f}  {where}")
-    for fault in faults:
-        print(f"fault: {fault}", file=sys.stderr)
     return int(bool(faults))
 
 

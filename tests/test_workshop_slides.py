@@ -12,7 +12,8 @@ import workshop_slides as slides
 import yaml
 from notebook_form import NotebookError
 from project import HERE, Project
-from workshop_deck import Chapter, DeckError
+from workshop_deck import DeckError
+from workshop_slide import Chapter, Part, Slide
 
 from ds41.viz import table
 
@@ -114,7 +115,7 @@ def page(notebook, chapter) -> str:
     return slides.render(deck.make(notebook, chapter), chapter, "de")
 
 
-def words_of(slide: deck.Slide) -> str:
+def words_of(slide: Slide) -> str:
     return "\n".join(part.source for part in slide.parts)
 
 
@@ -163,7 +164,7 @@ def test_no_solution_where_the_exercises_stand(notebook, chapter):
     exercises, solution = (s for s in deck.make(notebook, chapter) if s.kind in ("exercises", "solution"))
     assert words_of(exercises) == "- **04.1 · easy · 5 min** What is the reach of the format?"
     assert SOLUTION not in words_of(exercises) + "".join(exercises.notes)
-    assert solution.parts[-1] == deck.Part("solution", SOLUTION)
+    assert solution.parts[-1] == Part("solution", SOLUTION)
 
 
 def test_the_page_loads_nothing_from_elsewhere(page):

@@ -74,8 +74,20 @@
     return ["", ...found, ...there.slice(0, 1), ...there.slice(0, 2).slice(1)].filter((a, i, all) => all.indexOf(a) === i);
   }
 
+  // A label that is longer in another language may reach beyond its plot, which would cut it off.
+  function widen(plot) {
+    const room = plot.getBoundingClientRect();
+    if (!room.width || "whole" in plot.dataset) return;
+    const ends = [...plot.querySelectorAll("text")].map((text) => text.getBoundingClientRect().right);
+    const reach = Math.max(room.right, ...ends) - room.left;
+    const view = plot.viewBox.baseVal;
+    plot.setAttribute("viewBox", `${view.x} ${view.y} ${(view.width * reach) / room.width} ${view.height}`);
+    plot.dataset.whole = "";
+  }
+
   function lay(box, layout, width) {
     box.firstElementChild.style.width = `${width}px`;
+    for (const plot of box.querySelectorAll(".ds-plots svg")) widen(plot);
     if (box.dataset.layout === layout) return;
     const figure = box.querySelector(".ds-fig");
     const side = figure.querySelector(":scope > .side");
@@ -172,6 +184,8 @@
     center: false,
     hash: true,
     slideNumber: "c/t",
+    controlsLayout: "edges",
+    controlsTutorial: false,
     transition: "none",
     backgroundTransition: "none",
     pdfSeparateFragments: false,

@@ -19,6 +19,7 @@ from ds41.language import numbers
         ("GLM-4.5 and Llama 3.1", "GLM-4.5 and Llama 3.1", []),
         ("torch 2.13.0, Python 3.11, section 2.4 and 2.4.4", "torch 2.13.0, Python 3.11, section 2.4 and 2.4.4", []),
         ("exercise 04.1", "exercise 04.1", []),
+        ("PCIe 5.0 x16, 2.6e-4 of 1e6, 0x1e5", "PCIe 5.0 x16, {1} of {2}, 0x1e5", ["2.6e-4", "1e6"]),
         ("64K of 4x", "64K of 4x", []),
         ("section 7", "section {1}", ["7"]),
     ],

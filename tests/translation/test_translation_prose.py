@@ -75,3 +75,18 @@ def test_the_books_texts_are_found_again_on_the_page_that_they_make():
         once = prose.rewrite(source, lambda text: text)
         assert prose.messages(once) == prose.messages(source)
         assert prose.rewrite(once, lambda text: text) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "german"),
+    [
+        ("Es sind $131{,}072$ Byte.", "Es sind $131{.}072$ Byte."),
+        ("$$\nx = 889.83 + 5{,}120.5\n$$", "$$\nx = 889{,}83 + 5{.}120{,}5\n$$"),
+        ("`$1.5$` bleibt, $1.5$ nicht", "`$1.5$` bleibt, $1{,}5$ nicht"),
+        ("```\na = 1.5  # $2.5$\n```", "```\na = 1.5  # $2.5$\n```"),
+        ("Abschnitt 2.3 kostet 1,5 $ und 2.5 $.", "Abschnitt 2.3 kostet 1,5 $ und 2.5 $."),
+        ("$i.j$ und $x_{1}.$", "$i.j$ und $x_{1}.$"),
+    ],
+)
+def test_numbers_in_formulas(text, german):
+    assert prose.with_decimal_commas(text) == german

@@ -136,9 +136,14 @@ def test_the_table_counts_all_queries():
 # The Markov head
 
 
+def without_names(figure) -> str:
+    """The body without the marks of what is not to be translated."""
+    return re.sub(r'<bdi translate="no">(.*?)</bdi>', r"\1", figure.body)
+
+
 def test_the_correction_of_a_place_is_told():
     figure = draft_block(query=1, steps=ROUNDS)
-    assert "after “def”: the Markov head puts “␣load” before “self”. Drafted is <b>“␣load”</b>." in figure.body
+    assert "after “def”: the Markov head puts “␣load” before “self”. Drafted is <b>“␣load”</b>." in without_names(figure)
     assert "62.5 %" in figure.body
     assert "&lt;b&gt;" in figure.body
     assert "<b>&" not in figure.body
@@ -146,7 +151,7 @@ def test_the_correction_of_a_place_is_told():
     assert "ds-place" not in draft_block().body
     assert 'name="round"' not in draft_block(steps=ROUNDS[:1]).body
     kept = [(before, [("x", 0.5)], [("x", 0.75)], "x") for before in ("a", "x", "x", "x", "x")]
-    assert "after “a”: the Markov head keeps the likeliest token." in draft_block(query=1, steps=[kept]).body
+    assert "after “a”: the Markov head keeps the likeliest token." in without_names(draft_block(query=1, steps=[kept]))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ds41.language import numbers
 _TAG = r"</?[A-Za-z](?:\"[^\"]*\"|'[^']*'|[^<>\"'])*>"
 _TOKEN = re.compile(rf"<!--.*?-->|<(style|script)\b[^>]*>.*?</\1>|{_TAG}", re.DOTALL)
 _NAME = re.compile(r"</?([A-Za-z][\w-]*)")
-_INLINE = frozenset(("a", "abbr", "b", "br", "code", "em", "i", "kbd", "small", "strong", "sub", "sup", "var"))
+_INLINE = frozenset(("a", "abbr", "b", "bdi", "br", "code", "em", "i", "kbd", "small", "strong", "sub", "sup", "var"))
 _VOID = frozenset(("br", "input", "wbr", "hr", "img"))
 _SPOKEN = re.compile(r'(?<=\s)(aria-label|aria-valuetext|aria-roledescription|alt|title|placeholder)="([^"]*)"')
 _CODE = r"<code\b[^>]*>.*?</code>"

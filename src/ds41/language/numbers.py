@@ -12,11 +12,11 @@ from collections.abc import Callable
 # 04.1 is an exercise; 0.5x is a number, and 4x a name for the format of a table.
 _NUMBER = re.compile(
     r"(?<![\w.,^])(?<![A-Za-z]-)(?!0\d)"
-    r"(\d+\.\d+(?=x\b)|(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!\w|\.\d|,\d))"
+    r"(\d+\.\d+(?=x\b)|\d(?:\.\d+)?e[+-]?\d+\b|(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!\w|\.\d|,\d))"
 )
 # After these a point parts no decimals: "section 2.3", "Python 3.11".
 _NAMES = re.compile(
-    r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|Python|torch|[Tt]riton|CUDA|Llama|Report"
+    r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|PCIe|Python|torch|[Tt]riton|CUDA|Llama|Report"
     r"|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
 )
 _LISTED = re.compile(r"\},(?= [+−-]?\{)")

@@ -250,7 +250,7 @@ def _visible(token: str) -> str:
 
 
 def _quoted(token: str) -> str:
-    return f"“{escape(_visible(token))}”"
+    return f'“<bdi translate="no">{escape(_visible(token))}</bdi>”'
 
 
 def _controls(config: ModelConfig, query: int, mode: str, rounds: int) -> str:

@@ -212,7 +212,7 @@ def overview(plan: Plan, drafts: int) -> str:
     best, rates = plan.admitted, plan.rates
     together = f"<b>{_count(plan.requests, 'request')}.</b>"
     drafting = f", {_milliseconds(plan.draft_seconds)} of drafting before it" if plan.draft_seconds else ""
-    stops = [f"All {best} raise the rate."]
+    stops = [f"All {best:,} raise the rate."]
     if best < len(rates) - 1:
         loss = 100 * (1 - rates[best + 1] / rates[best])
         # Less is what sums in another order may differ by.
@@ -229,7 +229,7 @@ def overview(plan: Plan, drafts: int) -> str:
     # Which sentences there are depends on what was measured: each is a text of its own for the translators.
     stopping = " ".join(f"<span>{sentence}</span>" for sentence in stops)
     return (
-        f"{together} The rule admits {best} of {drafts * plan.requests} drafts: a step of "
+        f"{together} The rule admits {best:,} of {drafts * plan.requests:,} drafts: a step of "
         f"{_count(plan.requests + best, 'token')} takes {_milliseconds(plan.step_seconds)}{drafting}, and yields "
         f"{show(plan.tokens, 3)} tokens in expectation: <b>{_rate(rates[best])} tokens a second</b>. {stopping}"
     )
