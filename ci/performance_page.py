@@ -168,7 +168,9 @@ def grid(table: Table, place: str) -> str:
     titled = Table(table.title + place, table.header, table.rows, table.numeric)
     html = titled._repr_html_()
     if len(table.rows) > performance_tables.LONG:
-        html = f'<details style="margin-block: 1rem"><summary>{escape(titled.title)}</summary>\n{html}\n</details>'
+        html = (
+            f'<details style="margin-block: 1rem"><summary>{escape(phrase(titled.title))}</summary>\n{html}\n</details>'
+        )
     return f"```{{raw}} html\n{html}\n```"
 
 

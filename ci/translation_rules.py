@@ -19,6 +19,7 @@ _KEPT = {
     "substitution": re.compile(r"\{\{.*?\}\}"),
 }
 _PLACES = re.compile(r"\{\w*[^{}]*\}|</?\w+>")
+_FORMULA_TEXT = re.compile(r"\\text\{[^{}]*\}")
 _SEPARATED = re.compile(r"\d[.,]\d")
 
 _CODE = re.compile(
@@ -32,8 +33,8 @@ def faults(text: str, translation: str, context: str) -> Iterator[str]:
         yield "begins or ends with other white space than the English"
     if context == "" or "`" in text:
         for name, pattern in _KEPT.items():
-            missing = Counter(pattern.findall(text))
-            missing.subtract(pattern.findall(translation))
+            missing = Counter(map(_wordless, pattern.findall(text)))
+            missing.subtract(map(_wordless, pattern.findall(translation)))
             changed = {one: count for one, count in missing.items() if one and count}
             if changed:
                 yield f"{name} not as in the English: {', '.join(changed)}"
@@ -43,12 +44,17 @@ def faults(text: str, translation: str, context: str) -> Iterator[str]:
     yield from _number_faults(text, translation)
 
 
+def _wordless(kept: str) -> str:
+    """A formula without its words, which are translated; other things as they are."""
+    return _FORMULA_TEXT.sub(r"\\text{}", kept)
+
+
 def _edges(text: str) -> tuple[str, str]:
     return text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
 
 
 def _places(text: str) -> list[str]:
-    return [] if "{{" in text else _PLACES.findall(re.sub(r"\{[a-z:-]+\}`[^`]*`", "", text))
+    return [] if "{{" in text else _PLACES.findall(_FORMULA_TEXT.sub("", re.sub(r"\{[a-z:-]+\}`[^`]*`", "", text)))
 
 
 def _number_faults(text: str, translation: str) -> Iterator[str]:

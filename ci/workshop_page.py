@@ -76,7 +76,7 @@ def _what(block: Block, project: Project) -> str:
         "break": say("**break**"),
         "setup": say("set-up"),
     }
-    what = kinds[block.kind]
+    what = kinds[block.kind] if len(block.exercises) != 1 else say("exercise")
     if block.exercises:
         what += " " + ", ".join(block.exercises)
     if block.chapter:

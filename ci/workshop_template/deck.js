@@ -78,10 +78,13 @@
   function widen(plot) {
     const room = plot.getBoundingClientRect();
     if (!room.width || "whole" in plot.dataset) return;
-    const ends = [...plot.querySelectorAll("text")].map((text) => text.getBoundingClientRect().right);
-    const reach = Math.max(room.right, ...ends) - room.left;
+    const words = [...plot.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+    const left = Math.min(room.left, ...words.map((box) => box.left));
+    const right = Math.max(room.right, ...words.map((box) => box.right));
     const view = plot.viewBox.baseVal;
-    plot.setAttribute("viewBox", `${view.x} ${view.y} ${(view.width * reach) / room.width} ${view.height}`);
+    const unit = view.width / room.width;
+    const start = view.x - (room.left - left) * unit;
+    plot.setAttribute("viewBox", `${start} ${view.y} ${(right - left) * unit} ${view.height}`);
     plot.dataset.whole = "";
   }
 

@@ -22,6 +22,7 @@ from translation_terms import Terms
         ("{term}`page` and {term}`window`", "{term}`Fenster` und {term}`Seiten <Seite>`"),
         ("about {{ head_dim }} channels", "etwa {{ head_dim }} Kanäle"),
         ("a 4-bit code, 3.5 times", "ein 4-Bit-Code, 3,5-mal"),
+        (r"so $x = 2\text{ bytes}$ each", r"also je $x = 2\text{ Byte}$"),
     ],
 )
 def test_good_translations_pass(english, german):
@@ -38,6 +39,7 @@ def test_good_translations_pass(english, german):
         ("see `a.b`", "siehe `a`", "code"),
         ("see [x](a.ipynb)", "siehe [x](b.ipynb)", "link"),
         ("in $x$", "in $y$", "formula"),
+        (r"in $x\text{ and }y$", r"in $x\text{ und }z$", "formula"),
         ("{cite}`one` says", "sagt", "citation"),
         ("{1} of {2}", "{1} von allen", "places"),
         ("<b>x</b> y", "x y", "places"),

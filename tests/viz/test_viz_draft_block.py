@@ -143,7 +143,9 @@ def without_names(figure) -> str:
 
 def test_the_correction_of_a_place_is_told():
     figure = draft_block(query=1, steps=ROUNDS)
-    assert "after “def”: the Markov head puts “␣load” before “self”. Drafted is <b>“␣load”</b>." in without_names(figure)
+    assert "after “def”: the Markov head puts “␣load” before “self”. Drafted is <b>“␣load”</b>." in without_names(
+        figure
+    )
     assert "62.5 %" in figure.body
     assert "&lt;b&gt;" in figure.body
     assert "<b>&" not in figure.body

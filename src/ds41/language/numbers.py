@@ -17,7 +17,7 @@ _NUMBER = re.compile(
 # After these a point parts no decimals: "section 2.3", "Python 3.11".
 _NAMES = re.compile(
     r"(?:\b(?:[Ss]ections?|[Cc]hapters?|[Ee]xercises?|[Vv]ersions?|PCIe|Python|torch|[Tt]riton|CUDA|Llama|Report"
-    r"|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
+    r"|GLM-\d\.\d /|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
 )
 _LISTED = re.compile(r"\},(?= [+−-]?\{)")
 _PLACE = re.compile(r"\{(\d+)\}")

@@ -18,7 +18,7 @@ from ds41.viz.ledger_picture import Counts, caption, ledger_table, picture
 
 POOL_GIB = 80
 PUBLISHED = {"sharing": "on", "ratios": "published", "main": "fp4", "index": "mxfp4"}
-_MAIN_NAMES = {"fp4": "FP4", "fp8": "FP8", "v4": "V4’s", "bf16": "BF16"}
+_MAIN_NAMES = {"fp4": "FP4", "fp8": "FP8", "v4": "as V4", "bf16": "BF16"}
 _INDEX_NAMES = {"mxfp4": "MXFP4", "fp8": "FP8", "bf16": "BF16"}
 _FAMILIES = {
     "gqa": "keys and values per head",

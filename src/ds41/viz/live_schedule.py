@@ -263,9 +263,9 @@ def _controls(widgets: ModuleType, schedule: Schedule) -> dict[str, dict[str, An
             "top_k": choice("top_k", "entries selected", [(f"{size:,}", size) for size in powers]),
         },
         "Formats": {
-            "main": choice("main", "main KV", [("FP4", "fp4"), ("FP8", "fp8"), ("V4’s", "v4"), ("BF16", "bf16")]),
+            "main": choice("main", "main KV", [("FP4", "fp4"), ("FP8", "fp8"), ("as V4", "v4"), ("BF16", "bf16")]),
             "index": choice("index", "index keys", [("MXFP4", "mxfp4"), ("FP8", "fp8"), ("BF16", "bf16")]),
-            "window_format": choice("window_format", "window", [("MXFP8", "mxfp8"), ("V4’s", "v4"), ("BF16", "bf16")]),
+            "window_format": choice("window_format", "window", [("MXFP8", "mxfp8"), ("as V4", "v4"), ("BF16", "bf16")]),
         },
     }
 
