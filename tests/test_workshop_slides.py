@@ -167,6 +167,51 @@ def test_no_solution_where_the_exercises_stand(notebook, chapter):
     assert solution.parts[-1] == Part("solution", SOLUTION)
 
 
+def made_of(notebook, chapter, *cells: nbformat.NotebookNode) -> list[Slide]:
+    """The slides of a chapter that opens as the small one does and goes on with other cells."""
+    return deck.make(nbformat.v4.new_notebook(cells=[notebook.cells[0], *cells]), chapter)[2:-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("def code(x):\n    return x\n", ["code"]),
+        ("    return x  # an excerpt, as it is indented\n", ["code"]),
+        ("  16 tokens: 1,696 bytes\n", ["code", "print"]),
+    ],
+)
+def test_only_source_looks_like_source(notebook, chapter, text, kinds):
+    cell = nbformat.v4.new_code_cell("show(inspect.getsource(code))", id="shown", outputs=[printed(text)])
+    (slide,) = made_of(notebook, chapter, cell)
+    assert [part.kind for part in slide.parts] == kinds
+    assert slide.parts[-1].source == text.rstrip()
+
+
+def test_a_note_shows_its_list(notebook, chapter):
+    listed = '- *"It cannot."* It can. Here is how.\n- The article says so. The report does not.'
+    text = f"## Replay\n\n```{{admonition}} Two corrections\n{listed}\n\nBoth are small.\n```"
+    slide = made_of(notebook, chapter, nbformat.v4.new_markdown_cell(text, id="note"))[-1]
+    assert (slide.kind, slide.heading) == ("note", "Two corrections")
+    assert words_of(slide) == (
+        '- *"It cannot."* It can.\n- The article says so. The report does not.\n\nBoth are small.'
+    )
+
+
+def test_long_exercises_stand_on_two_slides(notebook, chapter):
+    asked = " ".join(["Donaudampfschiff"] * 20)
+    text = "## Exercises\n\n" + "\n\n".join(f"**04.{n} · easy · 5 min**\n\n{asked} {n}?" for n in range(1, 6))
+    made = made_of(notebook, chapter, nbformat.v4.new_markdown_cell(text, id="exercises"))
+    assert [(slide.kind, slide.heading, slide.below) for slide in made] == [
+        ("exercises", "Exercises", False),
+        ("exercises", "Exercises", True),
+    ]
+    assert [re.findall(r"\*\*(04\.\d)", words_of(slide)) for slide in made] == [
+        ["04.1", "04.2", "04.3"],
+        ["04.4", "04.5"],
+    ]
+    assert [len(slide.notes) for slide in made] == [3, 2]
+
+
 def test_the_page_loads_nothing_from_elsewhere(page):
     loaded = re.findall(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="([^"]*)"|url\("?([^)"]*)', page)
     addresses = {one or other for one, other in loaded}

@@ -3,6 +3,8 @@
 (() => {
   const WIDTHS = [560, 640, 720, 768, 860, 960, 1080, 1200, 1400, 1700, 2100];
   const PLOT = 768;
+  // Pixels of the book's page that a unit of a plot takes.
+  const UNIT = PLOT / 460.8;
   const BESIDE = [".ds-body > form.ds-controls", ".ds-body > :is(.ds-legend, .ds-key)", "figcaption"];
   const LARGEST = 2;
   const CAPTIONS = 1.1;
@@ -32,7 +34,8 @@
           lay(box, layout, width);
           // The words of a plot grow with it, those of any other figure, and of any caption, with the scale alone.
           const scale = scaleOf(box, width);
-          const size = picture ? (scale < CAPTIONS ? 0 : (scale * picture.clientWidth) / PLOT) : scale;
+          const grown = picture && picture.clientWidth / picture.viewBox.baseVal.width / UNIT;
+          const size = picture ? (scale < CAPTIONS ? 0 : scale * grown) : scale;
           if (size > best.size * 1.02) best = { size, layout, width };
         }
       }
