@@ -88,7 +88,7 @@ def read(path: Path, language: str) -> Catalog:
         catalogue = read_po(file, locale=language, abort_invalid=True)
     for message in catalogue:
         # Babel writes the English that a translation was made for, and reads it as a comment.
-        before = " ".join(line for line in message.user_comments if line.startswith("|"))
+        before = " ".join(line[1:].strip() for line in message.user_comments if line.startswith("|"))
         message.user_comments = [line for line in message.user_comments if not line.startswith("|")]
         if message.fuzzy and before:
             message.previous_id = ["".join(map(unescape, QUOTED.findall(before)))]

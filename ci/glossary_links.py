@@ -82,7 +82,7 @@ OTHER_SENSES: dict[str, tuple[str, ...]] = {
         "decode the token",
         "tokenizer that decodes",
     ),
-    "de": (),
+    "de": ("Decoder, der das vergisst",),
 }
 
 # Directives whose content is prose.

@@ -32,7 +32,7 @@ _PLACE = re.compile(r"<(/?)(\d+)>")
 _WORD = re.compile(r"[A-Za-zµ]{2}")
 _WORKER = re.compile(r"[a-z]+-\d+")
 # Each line of a text in a plot is an element of its own.
-_LINES = re.compile(r'(<g id="[^"]*text_\d+">\s*)((?:<text\b[^>]*>[^<]*</text>\s*){2,})(?=</g>)')
+_LINES = re.compile(r'(<g(?: id="[^"]*text_\d+")?>\s*)((?:<text\b[^>]*>[^<]*</text>\s*){2,})(?=</g>)')
 _LINE = re.compile(r"(<text\b[^>]*>)([^<]*)(</text>)")
 
 Translate = Callable[[str], "str | None"]
