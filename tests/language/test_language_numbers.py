@@ -39,6 +39,7 @@ def test_numbers_are_taken_out_and_names_stay(text, message, found):
         ("−0.5 %", "−0,5 %"),
         ("0.5, -1.25, 3, …", "0,5; -1,25; 3, …"),
         ("5, 7, 9", "5, 7, 9"),
+        ("“0.5”", "„0,5“"),
     ],
 )
 def test_german_numbers(english, german):

@@ -20,6 +20,7 @@ _NAMES = re.compile(
     r"|GLM-\d\.\d /|Terminal-Bench|[Vv]ersions? \d+\.\d+ and)|§) ?$"
 )
 _LISTED = re.compile(r"\},(?= [+−-]?\{)")
+_QUOTES = str.maketrans("“”", "„“")
 _PLACE = re.compile(r"\{(\d+)\}")
 
 
@@ -58,8 +59,9 @@ def german(number: str) -> str:
 
 
 def localise(text: str) -> str:
-    """A text without words, with its numbers written the German way; a list of decimals is parted by semicolons."""
+    """A text without words, with its numbers and quotation marks written the German way; decimals are parted by
+    semicolons."""
     template, numbers = take_out(text)
     if any("." in number for number in numbers):
         template = _LISTED.sub("};", template)
-    return put_in(template, numbers, german)
+    return put_in(template.translate(_QUOTES), numbers, german)

@@ -120,7 +120,7 @@ def _arrow(edge: str, route: Route, shown: tuple[str, str, str] | None) -> str:
     shift = {"start": 8, "end": -8, "middle": 0}[route.side]
     amount, what, kind = shown or ("", "", "rests")
     texts = "".join(
-        f'<text class="ds-{route.side}" x="{shift}" y="{route.y + 12 * row}">{line}</text>'
+        f'<text class="ds-{route.side}" x="{shift}" y="{route.y + 13 * row}">{line}</text>'
         for row, line in enumerate((amount, what))
     )
     return (
