@@ -71,6 +71,7 @@ def wanted(project: Project, language: str) -> dict[Path, list[tuple[str, str]]]
     texts[prose / f"{sources.BOOK}.po"] = [(text, "") for text in sources.book_texts(project)]
     shown = {chapter.stem: sources.figure_texts(chapter, project) for chapter in project.chapters}
     shown["performance"] = sources.performance_texts(project)
+    shown["workshop"] = sources.tryout_texts(project)
     pages = Counter(text for chapter in shown.values() for text in chapter)
     for chapter, found in shown.items():
         texts[figures / f"{chapter}.po"] = [text for text in found if pages[text] == 1]

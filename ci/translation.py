@@ -21,6 +21,7 @@ import notebook_results as results
 import performance_page
 import translation_prose
 import translation_sources as sources
+import workshop_plan
 import yaml
 from project import Project, ProjectError
 
@@ -94,6 +95,8 @@ def translate(project: Project, language: str) -> dict[str, Count]:
             place.write_text(prose.page(page.read_text(encoding="utf-8")), encoding="utf-8")
             if name == PERFORMANCE:
                 count_texts(sources.performance_texts(project), load_figures(language), prose.count)
+            if name == workshop_plan.PAGE:
+                count_texts(sources.tryout_texts(project), load_figures(language), prose.count)
             continue
         notebook = nbformat.read(page, as_version=nbformat.NO_CONVERT)
         translate_cells(notebook, prose, book, target)

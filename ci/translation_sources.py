@@ -11,6 +11,7 @@ import notebook_results as results
 import performance_page
 import script_messages
 import translation_prose
+import workshop_page
 import yaml
 from project import Project
 
@@ -72,6 +73,14 @@ def performance_texts(project: Project) -> list[tuple[str, str]]:
     heard = Hearing()
     with speaking(heard):
         performance_page.filled(page.read_text(encoding="utf-8"), project)
+    return unique(text for text in heard.heard if text[1] == "")
+
+
+def tryout_texts(project: Project) -> list[tuple[str, str]]:
+    """What the workshop's page says of the recorded try-out."""
+    heard = Hearing()
+    with speaking(heard):
+        workshop_page.filled("{{ workshop.tryout }}", project)
     return unique(text for text in heard.heard if text[1] == "")
 
 

@@ -19,7 +19,7 @@ from project import Project
 from workshop_plan import PAGE, Block, Workshop, WorkshopError
 
 from ds41.exercises import LEVELS, of_chapter
-from ds41.language import say
+from ds41.language import phrase, say
 
 PLACEHOLDER = re.compile(r"\{\{ *workshop\.([a-z_]+) *\}\}")
 TRYOUT = "workshop_tryout.json"
@@ -150,13 +150,17 @@ def _tryout(record: dict[str, Any]) -> str:
         language=record["language"],
         packages=say("the kit's own wheels") if record["wheels"] else say("an environment that had them"),
     )
-    steps = [(escaped(step["step"]), f"{step['seconds']:,.1f}", escaped(step["found"])) for step in record["steps"]]
+    steps = [
+        (escaped(phrase(step["step"])), phrase(f"{step['seconds']:,.1f}"), escaped(phrase(step["found"])))
+        for step in record["steps"]
+    ]
+    keys = ("exercises_s", "solved_s")
     rows = [
-        (escaped(row["chapter"]), f"{row['exercises_s']:,.1f}", f"{row['solved_s']:,.1f}", str(row["checks"]))
+        (escaped(row["chapter"]), *(phrase(f"{row[key]:,.1f}") for key in keys), str(row["checks"]))
         for row in record["chapters"]
     ]
-    sums = [sum(row[key] for row in record["chapters"]) for key in ("exercises_s", "solved_s", "checks")]
-    rows.append((say("all"), f"{sums[0]:,.1f}", f"{sums[1]:,.1f}", str(sums[2])))
+    sums = [sum(row[key] for row in record["chapters"]) for key in (*keys, "checks")]
+    rows.append((say("all"), *(phrase(f"{seconds:,.1f}") for seconds in sums[:2]), str(sums[2])))
     chapters = table((say("notebook"), say("exercises, s"), say("solved, s"), say("checks")), rows, right=(1, 2, 3))
     return "\n\n".join([opening, table((say("step"), say("seconds"), say("found")), steps, right=(1,)), chapters])
 
