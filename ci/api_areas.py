@@ -267,13 +267,16 @@ AREAS = (
     Area(
         "book",
         "Figures, exercises and errata",
-        "What the pages show, the checks of the exercises, and the article's claims with what became of them.",
+        "What the pages show, the checks of the exercises, the language that both speak, whether a machine is ready "
+        "for a workshop, and the article's claims with what became of them.",
         (),
         (
             "ds41.viz",
             "ds41.viz.probe_curves: probe_curves",
             "ds41.viz.live",
             "ds41.exercises",
+            "ds41.language",
+            "ds41.preflight",
             "ds41.errata",
             "ds41.errata.page",
             "ds41.errata.pool",

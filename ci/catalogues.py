@@ -27,7 +27,7 @@ import nbformat
 import translation_rules
 import translation_sources as sources
 from babel.messages.catalog import Catalog
-from babel.messages.pofile import read_po, unescape, write_po
+from babel.messages.pofile import PoFileError, read_po, unescape, write_po
 from project import HERE, Project, ProjectError
 from translation_terms import Terms
 
@@ -85,8 +85,11 @@ def wanted(project: Project, language: str) -> dict[Path, list[tuple[str, str]]]
 def read(path: Path, language: str) -> Catalog:
     if not path.exists():
         return Catalog(locale=language)
-    with path.open("rb") as file:
-        catalogue = read_po(file, locale=language, abort_invalid=True)
+    try:
+        with path.open("rb") as file:
+            catalogue = read_po(file, locale=language, abort_invalid=True)
+    except (PoFileError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a gettext catalogue: {error}") from error
     for message in catalogue:
         # Babel writes the English that a translation was made for, and reads it as a comment.
         before = " ".join(line[1:].strip() for line in message.user_comments if line.startswith("|"))
@@ -100,7 +103,9 @@ def update(project: Project, language: str) -> None:
     known = {}
     texts = wanted(project, language)
     for path in texts:
-        for message in read(path, language):
+        catalogue = read(path, language)
+        # A text that comes back finds its translation among those that were gone.
+        for message in (*catalogue.obsolete.values(), *catalogue):
             if message.id and message.string and not message.fuzzy:
                 known[message.id, message.context or ""] = message.string
     for path, entries in texts.items():
@@ -109,15 +114,24 @@ def update(project: Project, language: str) -> None:
         kept = [(one.id, one.context or "") for one in catalogue if one.id and SOME_RUNS in one.user_comments]
         for text, context in dict.fromkeys([*entries, *kept]):
             template.add(text, context=context or None)
-        earlier = {(one.id, one.context): one.previous_id for one in catalogue if one.fuzzy}
+        # What a stale translation was made for, by its English; the English may have changed once more since.
+        made_for = {one.id: one.previous_id for one in catalogue if one.fuzzy and one.previous_id}
+        gone = {key: one for key, one in catalogue.obsolete.items() if one.string}
         catalogue.update(template, update_creation_date=False)
+        for key, message in gone.items():
+            back = catalogue.get(message.id, message.context) is not None
+            if not back and not (key in catalogue.obsolete and catalogue.obsolete[key].string):
+                catalogue.obsolete[key] = message
         for message in catalogue:
             # A text that moved from one catalogue to another takes its translation along.
             if message.id and (not message.string or message.fuzzy) and (message.id, message.context or "") in known:
                 message.string = known[message.id, message.context or ""]
                 message.flags.discard("fuzzy")
-            elif message.fuzzy and not message.previous_id:
-                message.previous_id = earlier.get((message.id, message.context), [])
+            elif message.id and message.fuzzy:
+                last = message.previous_id[0] if message.previous_id else message.id
+                message.previous_id = made_for.get(last, message.previous_id)
+                if message.previous_id and message.previous_id[0] == message.id:
+                    message.flags.discard("fuzzy")
         write(catalogue, path)
 
 
@@ -129,7 +143,13 @@ def write(catalogue: Catalog, path: Path) -> None:
         message.flags -= {"python-format", "python-brace-format"}
     content = io.BytesIO()
     write_po(content, catalogue, width=WIDTH, omit_header=True, include_previous=True)
-    path.write_bytes(HEADER.format(language=catalogue.locale).encode() + content.getvalue())
+    # Whole or not at all: of half a catalogue the next update would make an empty one.
+    partial = path.with_suffix(".partial")
+    try:
+        partial.write_bytes(HEADER.format(language=catalogue.locale).encode() + content.getvalue())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check(project: Project, language: str) -> list[str]:

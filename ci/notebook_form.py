@@ -97,7 +97,10 @@ def write(notebook: NotebookNode, path: Path) -> bool:
 def colab_source(project: Project) -> str:
     # str.format would trip over the cell's own braces should it ever hold any.
     source = COLAB_CELL.replace("{url}", project.repository_url).replace("{branch}", project.repository_branch)
-    return source if project.language == "en" else source + LANGUAGE_LINES.replace("{code}", project.language)
+    if project.language == "en":
+        return source
+    # Catalogues are read by Babel.
+    return source.replace('"ds41 @', '"ds41[german] @') + LANGUAGE_LINES.replace("{code}", project.language)
 
 
 def tags(cell: NotebookNode) -> list[str]:

@@ -49,8 +49,14 @@ def translate(page: str) -> str:
         return page
     words = _words()
     known = "|".join(re.escape(word) for word in words)
-    # What stands alone in an attribute or between two tags; text of the book is translated already.
     spoken = rf'(?P<before>\s(?:{_ATTRIBUTES})=")(?P<word>{known})(?=")'
     page = re.sub(spoken, lambda match: match["before"] + escape(words[match["word"]]), page)
+    # What stands alone between two tags, around the text of the book: within it such words may be code.
+    before, article, rest = page.partition("<article")
+    text, end, after = rest.partition("</article>")
     written = rf"(?P<before>>\s*)(?P<word>{known})(?=\s*<)"
-    return re.sub(written, lambda match: match["before"] + escape(words[match["word"]], quote=False), page)
+    before, after = (
+        re.sub(written, lambda match: match["before"] + escape(words[match["word"]], quote=False), part)
+        for part in (before, after)
+    )
+    return before + article + text + end + after

@@ -25,7 +25,10 @@ _DIRECTIVE = re.compile(r"(\s*[`:~]{3,}\{([\w-]+)\}[ \t]*)(.*?)\s*$")
 _OPTION = re.compile(r"(\s*:(?:alt|caption|label):\s+)(.*?)\s*$")
 _FORMULA_WORDS = re.compile(r"\\text\{[^}]*[A-Za-z]{2}")
 # Code is taken first, so that a dollar sign in it begins no formula.
-_FORMULA = re.compile(r"(?s)(?P<code>```.*?```|`[^`\n]*`)|(?<![\\$])\$(?=\S)[^$`]+?\$|\$\$.*?\$\$")
+_FORMULA = re.compile(
+    r"(?s)(?P<code>(?P<ticks>`+|~~~+)(?![`~]).*?(?<![`~])(?P=ticks)(?![`~])|<code>.*?</code>)"
+    r"|\$\$.*?\$\$|(?<![\\$])\$(?=\S)[^$`]+?(?<=\S)\$(?![\d$])"
+)
 _DELIMITER = re.compile(r"\s*\|?[\s:|-]+\|?\s*$")
 # What is no word: code, formulas, addresses, tags, substitutions.
 _WORDLESS = re.compile(r"`+[^`]*`+|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{\{.*?\}\}|https?://\S+")
@@ -66,7 +69,8 @@ def with_decimal_commas(text: str) -> str:
         if match["code"]:
             return match[0]
         grouped = re.sub(r"(?<=\d)\{,\}(?=\d{3})", "{.}", match[0])
-        return re.sub(r"(?<=\d)\.(?=\d)", "{,}", grouped)
+        # TeX takes lengths with a point alone.
+        return re.sub(r"(?<=\d)\.(?=\d+(?!\d|em|ex|mu|pt))", "{,}", grouped)
 
     return _FORMULA.sub(written, text)
 

@@ -41,7 +41,21 @@ def faults(text: str, translation: str, context: str) -> Iterator[str]:
     # Places may be used more than once, and none may be lost or made up.
     if set(_places(text)) != set(_places(translation)):
         yield f"places {sorted(set(_places(text)) ^ set(_places(translation)))} stand on one side only"
+    if not _nested(translation) and _nested(text):
+        yield "its tags do not close in order"
     yield from _number_faults(text, translation)
+
+
+def _nested(text: str) -> bool:
+    """Whether each numbered tag that has an end is ended after its beginning, the last one first."""
+    ended = set(re.findall(r"</(\d+)>", text))
+    opened: list[str] = []
+    for slash, number in re.findall(r"<(/?)(\d+)>", text):
+        if not slash:
+            opened += [number] if number in ended else []
+        elif not opened or opened.pop() != number:
+            return False
+    return not opened
 
 
 def _wordless(kept: str) -> str:
@@ -54,7 +68,7 @@ def _edges(text: str) -> tuple[str, str]:
 
 
 def _places(text: str) -> list[str]:
-    return [] if "{{" in text else _PLACES.findall(_FORMULA_TEXT.sub("", re.sub(r"\{[a-z:-]+\}`[^`]*`", "", text)))
+    return _PLACES.findall(_FORMULA_TEXT.sub("", re.sub(r"\{[a-z:-]+\}`[^`]*`|\{\{.*?\}\}", "", text)))
 
 
 def _number_faults(text: str, translation: str) -> Iterator[str]:

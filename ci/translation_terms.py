@@ -22,7 +22,10 @@ class Terms:
     def of(cls, project: Project, language: str) -> Terms:
         """The list in book/locale/LANGUAGE/terms.yml; terms without a stem only cover shorter ones."""
         path = project.book / "locale" / language / "terms.yml"
-        listed = yaml.safe_load(path.read_text(encoding="utf-8"))
+        try:
+            listed = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is no YAML: {error}") from error
         # What stands in brackets tells terms apart that English says alike; such are for people.
         listed = [term for term in listed if "(" not in term["en"]]
         by_form = {form: term for term in listed for form in forms(term["en"])}

@@ -48,7 +48,8 @@ def check(project: Project, languages: Iterable[str]) -> None:
     faults = []
     if not (project.html / "index.html").exists():
         faults.append(f"{project.html} has no book: run `make book`")
-    for path in (model(project), project.root / "LICENSE"):
+    parts = [model(project) / name for name in ("config.json", "model.safetensors", "tokenizer.json")]
+    for path in (*parts, project.root / "LICENSE"):
         if not path.exists():
             faults.append(f"{path} is missing")
     for language in languages:
@@ -139,16 +140,19 @@ def manifest(kit: Path) -> str:
 def pack(kit: Path, target: Path) -> None:
     """Write the archive, whole or not at all."""
     partial = target.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w") as archive:
-        for path in files(kit):
-            entry = zipfile.ZipInfo(f"{FOLDER}/{path.relative_to(kit).as_posix()}", DATE)
-            entry.external_attr = 0o644 << 16
-            # Wheels are archives already, and fonts are compressed.
-            stored = path.suffix in (".whl", ".woff2", ".woff", ".png", ".pdf")
-            entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as packed:
-                shutil.copyfileobj(source, packed, 1 << 20)
-    partial.replace(target)
+    try:
+        with zipfile.ZipFile(partial, "w") as archive:
+            for path in files(kit):
+                entry = zipfile.ZipInfo(f"{FOLDER}/{path.relative_to(kit).as_posix()}", DATE)
+                entry.external_attr = 0o644 << 16
+                # Wheels are archives already, and fonts are compressed.
+                stored = path.suffix in (".whl", ".woff2", ".woff", ".png", ".pdf")
+                entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+                with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as packed:
+                    shutil.copyfileobj(source, packed, 1 << 20)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def listing(kit: Path) -> str:

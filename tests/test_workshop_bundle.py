@@ -46,7 +46,8 @@ def book(tmp_path, monkeypatch):
     (project.root / "ci").mkdir()
     (project.root / "ci" / "workshop_requirements.txt").write_text("jupyterlab==4\n")
     bundle.model(project).mkdir(parents=True)
-    (bundle.model(project) / "config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (bundle.model(project) / name).write_text("{}")
     execute(project)
     monkeypatch.setattr(bundle, "run_maker", make_part)
     monkeypatch.setattr(workshop_wheels, "build", build_wheel)
@@ -82,11 +83,12 @@ def test_the_kit_holds_every_part_and_says_so(book, capsys):
     assert names == sorted(names)
     assert [name.removeprefix("ds41-workshop/") for name in names] == [
         *("LICENSE", "MANIFEST.txt", "START.html", "book/book/workshop.html", "book/index.html"),
-        *("guide-en.html", "guide-en.pdf", "handout/ledger-en.pdf", "model/nano/config.json"),
+        *("guide-en.html", "guide-en.pdf", "handout/ledger-en.pdf"),
+        *("model/nano/config.json", "model/nano/model.safetensors", "model/nano/tokenizer.json"),
         *("notebooks/en/exercises/04-first.ipynb", "notebooks/en/solved/04-first.ipynb", "requirements.txt"),
         *("slides/en/index.html", "wheel/ds41-9.8-py3-none-any.whl"),
     ]
-    assert re.search(r"^all +14 +0\.0\d$", printed, re.MULTILINE)
+    assert re.search(r"^all +16 +0\.0\d$", printed, re.MULTILINE)
     assert re.search(r"^notebooks/en/solved/ +1 +0\.0\d$", printed, re.MULTILINE)
 
 
@@ -174,7 +176,7 @@ def test_an_unpacked_kit_is_held_against_its_manifest(book, tmp_path):
     assert run(book) == 0
     archive = book.build / "ds41-workshop-9.8.zip"
     kit, count = workshop_try.unpack(archive, tmp_path / "good")
-    assert (kit.name, count) == ("ds41-workshop", 14)
+    assert (kit.name, count) == ("ds41-workshop", 16)
     lines = (kit / "MANIFEST.txt").read_text().splitlines()
     assert f"{hashlib.sha256(b'wheel').hexdigest()}            5 wheel/ds41-9.8-py3-none-any.whl" in lines
     folder = book.build / "workshop" / bundle.FOLDER

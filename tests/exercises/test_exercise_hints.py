@@ -73,6 +73,10 @@ def test_unknown_exercises_are_refused(ask):
         ask("01.99")
     with pytest.raises(KeyError, match="no exercises for chapter '77'"):
         ask("77.1")
+    with pytest.raises(KeyError, match=r"no exercise 4\.1; expected chapter and number as a string"):
+        ask(4.1)
+    with pytest.raises(KeyError, match="no exercises for chapter '4'; chapters are called '01' to '17'"):
+        ask("4.1")
     with pytest.raises(KeyError, match="no exercises for chapter 'nonsense'"):
         ask("nonsense")
 

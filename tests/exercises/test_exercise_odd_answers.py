@@ -107,3 +107,8 @@ def test_nothing_is_not_an_answer(name):
         result = check(name, empty)
         assert not result
         assert repr(result) == f"· Exercise {name}: not answered yet"
+
+
+def test_a_remark_quotes_no_more_than_can_be_read():
+    for name in ("02.2", "03.5", "04.4"):
+        assert len(repr(check(name, lambda *given: "9" * 10**6))) < 1000

@@ -63,6 +63,18 @@ def test_a_translation_is_put_where_the_text_stood():
     )
 
 
+def test_braces_in_code_are_no_places():
+    html = '<p>Use <code>f"{1}"</code> for 3.5 words</p><p>Set {01} here</p>'
+    assert markup.rewrite(html, lambda message: message) == html.replace("3.5", "3,5")
+
+
+def test_an_empty_tag_keeps_nothing_from_translation():
+    assert asked('<p><input translate="no" value="x"> words after</p><p>Other words</p>') == [
+        "words after",
+        "Other words",
+    ]
+
+
 def test_a_name_within_a_text_stays():
     html = '<p>Worker <b translate="no">gpu 0.5</b> waits</p>'
     known = {"Worker <1> waits": "Es wartet <1>"}

@@ -9,12 +9,13 @@ import catalogues
 import nbformat
 import notebook_form
 import notebook_results as results
+import page_words
 import pytest
 import tiny_book
 import translation
 from project import HERE
 
-from ds41.language import load
+from ds41.language import load, speaking
 
 # A text of the real catalogues, which speak for figures in every book.
 FIGURE = "GPU memory"
@@ -114,6 +115,14 @@ def test_the_theme_speaks_the_language_of_the_page(pages):
         assert words in english
         assert words not in german
     assert "Zum Inhalt springen" in german
+
+
+def test_the_theme_s_words_in_the_text_of_the_book_stay():
+    page = '<a>Page</a><article class="x"><code>Page</code><td>Light</td></article><b>Page</b>'
+    with speaking(load("de")):
+        assert page_words.translate(page) == page.replace("<a>Page<", "<a>Auf dieser Seite<").replace(
+            "<b>Page<", "<b>Auf dieser Seite<"
+        )
 
 
 def test_a_dead_address_leads_to_the_first_page_of_the_other_language(pages, project):

@@ -122,3 +122,54 @@ def test_an_update_without_a_change_writes_equal_files(project):
     assert project.path.read_bytes() == first
     assert b"Date" not in first
     assert b"fuzzy" not in first
+
+
+def test_a_text_that_comes_back_has_its_translation_again(project):
+    both = ("One sentence.", "Another, quite different from it.")
+    write(project, *both)
+    catalogues.update(project.book, "de")
+    translate(project, "One sentence.", "Ein Satz.")
+    for texts in (both[1:], both, both[1:], both):
+        write(project, *texts)
+        catalogues.update(project.book, "de")
+    assert catalogues.read(project.path, "de").get("One sentence.").string == "Ein Satz."
+
+
+def test_the_english_that_a_translation_was_made_for_survives_further_changes(project):
+    first = "The window of a layer holds the last tokens of the text."
+    write(project, first)
+    catalogues.update(project.book, "de")
+    translate(project, first, "Das Fenster einer Schicht hält die letzten Token des Textes.")
+    for text in (f"{first[:-1]} again.", f"{first[:-1]} again and again."):
+        write(project, text)
+        catalogues.update(project.book, "de")
+        message = catalogues.read(project.path, "de").get(text)
+        assert message.fuzzy
+        assert message.previous_id == [first]
+    write(project, first)
+    catalogues.update(project.book, "de")
+    message = catalogues.read(project.path, "de").get(first)
+    assert (message.fuzzy, message.previous_id) == (False, [])
+
+
+def test_a_catalogue_is_written_whole_or_not_at_all(project, monkeypatch):
+    write(project, "One sentence.")
+    catalogues.update(project.book, "de")
+    before = project.path.read_bytes()
+
+    def full(path, content):
+        path.open("wb").write(content[:10])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(type(project.path), "write_bytes", full)
+    with pytest.raises(OSError, match="no space"):
+        catalogues.write(catalogues.read(project.path, "de"), project.path)
+    assert project.path.read_bytes() == before
+    assert not list(project.path.parent.glob("*.partial"))
+
+
+def test_a_broken_catalogue_is_named(project, capsys):
+    project.path.parent.mkdir(parents=True, exist_ok=True)
+    project.path.write_text('msgid "one"\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"intro\.po is not a gettext catalogue"):
+        catalogues.read(project.path, "de")

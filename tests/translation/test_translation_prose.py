@@ -86,6 +86,9 @@ def test_the_books_texts_are_found_again_on_the_page_that_they_make():
         ("```\na = 1.5  # $2.5$\n```", "```\na = 1.5  # $2.5$\n```"),
         ("Abschnitt 2.3 kostet 1,5 $ und 2.5 $.", "Abschnitt 2.3 kostet 1,5 $ und 2.5 $."),
         ("$i.j$ und $x_{1}.$", "$i.j$ und $x_{1}.$"),
+        ("``a $x = 1.5$`` und <code>$1.5$</code>", "``a $x = 1.5$`` und <code>$1.5$</code>"),
+        ("kostet $1.000 bis $2.000", "kostet $1.000 bis $2.000"),
+        ("$\\hspace{0.5em} 0.5$", "$\\hspace{0.5em} 0{,}5$"),
     ],
 )
 def test_numbers_in_formulas(text, german):

@@ -43,6 +43,8 @@ def test_good_translations_pass(english, german):
         ("{cite}`one` says", "sagt", "citation"),
         ("{1} of {2}", "{1} von allen", "places"),
         ("<b>x</b> y", "x y", "places"),
+        ("<1>a</1> and <2>b</2>", "<1>a<2> und </1>b</2>", "order"),
+        ("{{ x }} is {value}", "{{ x }} ist {wert}", "places"),
         ("{{ head_dim }} wide", "breit", "substitution"),
         ("word", "Wort ", "white space"),
     ],

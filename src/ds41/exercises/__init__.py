@@ -20,6 +20,8 @@ from ds41.language import say
 Judge = Callable[[object], "str | None"]
 """Looks at an answer: None if it is right, else a remark on it that does not give the right one away."""
 
+# The most characters of a remark that are shown.
+_MOST = 600
 LEVELS = ("easy", "medium", "hard")
 """How hard an exercise is: read it off or one formula; several steps; an idea of one's own, or a program."""
 
@@ -128,7 +130,10 @@ def check(name: str, answer: object) -> Result:
     remark = judge(answer)
     if remark is None:
         return Result(name, True, say("right"))
-    return Result(name, False, say("not yet. {remark}", remark=say(remark)))
+    said = say(remark)
+    # A remark may quote what the answer gave, whatever its length.
+    shown = said if len(said) <= _MOST else f"{said[:_MOST]} …"
+    return Result(name, False, say("not yet. {remark}", remark=shown))
 
 
 def hint(name: str, number: int = 1) -> Hint:
@@ -186,6 +191,8 @@ def no_number(answer: object) -> str | None:
 
 
 def _load(name: str) -> None:
+    if not isinstance(name, str):
+        raise KeyError(f"no exercise {name!r}; expected chapter and number as a string, such as '04.1'")
     chapter = name.split(".", 1)[0]
     _load_chapter(chapter)
     if name not in _exercises:
@@ -199,4 +206,4 @@ def _load_chapter(chapter: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != f"ds41.exercises.chapter_{chapter}":
             raise
-        raise KeyError(f"no exercises for chapter {chapter!r}") from None
+        raise KeyError(f"no exercises for chapter {chapter!r}; chapters are called '01' to '17'") from None

@@ -61,7 +61,7 @@ def _flow(html: str, translate: Translate) -> str:
             run.append(html[end : match.start()])
         end = match.end()
         name = _NAME.match(match[0])
-        if _UNTRANSLATED.search(match[0]):
+        if _UNTRANSLATED.search(match[0]) and name[1] not in _VOID:
             end = _end_of_element(html, match.end(), name[1])
             if name[1] in _INLINE:
                 run.append(html[match.start() : end])
@@ -214,7 +214,10 @@ def _text(html: str, translate: Translate) -> str:
     translated = translate(message)
     if translated is None:
         return html
-    return _PLACE.sub(tag_again, numbers.put_in(translated, found, numbers.german))
+    # What code holds in braces is no place.
+    parts = re.split(rf"({_CODE})", translated, flags=re.DOTALL)
+    parts[::2] = [numbers.put_in(part, found, numbers.german) for part in parts[::2]]
+    return _PLACE.sub(tag_again, "".join(parts))
 
 
 def _numbers_out(message: str) -> tuple[str, list[str]]:

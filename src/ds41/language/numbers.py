@@ -21,7 +21,7 @@ _NAMES = re.compile(
 )
 _LISTED = re.compile(r"\},(?= [+−-]?\{)")
 _QUOTES = str.maketrans("“”", "„“")
-_PLACE = re.compile(r"\{(\d+)\}")
+_PLACE = re.compile(r"\{(0|[1-9]\d*)\}")
 
 
 def take_out(text: str) -> tuple[str, list[str]]:

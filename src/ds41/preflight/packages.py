@@ -57,6 +57,7 @@ DATA = (
     "nano/tokenizer.json",
 )
 """What the code and the chapters read from the package's folder ``data``."""
+_RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
 def packages() -> list[Finding]:
@@ -82,7 +83,7 @@ def package(name: str, oldest: str, trouble: str) -> Finding:
     if trouble:
         found = say("{version}, and its import fails: {trouble}", version=version, trouble=trouble)
         return Finding(check, title, "fail", found, expected, install("--force-reinstall", f"{name}>={oldest}"))
-    if not version:
+    if not version or not _RELEASE.match(version):
         found = say("imported, of unknown version")
         return Finding(check, title, "warn", found, expected, install(f"{name}>={oldest}"))
     if _release(version) < _release(oldest):
@@ -159,4 +160,4 @@ def _few(troubles: list[str]) -> str:
 
 def _release(version: str) -> tuple[int, ...]:
     """2.13.0+cpu -> (2, 13, 0)"""
-    return tuple(map(int, re.match(r"\d+(?:\.\d+)*", version)[0].split(".")))
+    return tuple(map(int, _RELEASE.match(version)[0].split(".")))
