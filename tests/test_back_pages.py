@@ -184,7 +184,7 @@ def test_a_numbered_chapter_without_one_row_is_refused(book, rows):
 
 def test_runs_are_printed_with_gpu_memory_only_where_there_is_some(book):
     table = back_pages.chapter_runs(book).splitlines()
-    assert table[0] == "| chapter | seconds | memory, MiB | device | scale |"
+    assert table[0] == "| chapter | seconds | memory, MiB | device | scale of the run |"
     assert table[3] == "| [01-first](01-first.ipynb) | 1.5 | 1,024 | cpu | small |"
     assert table[-1] == "| all | 4.5 |  |  |  |"
     publish(book, "01-first", device="Tesla T4", cuda_peak_bytes=2**29)

@@ -355,6 +355,7 @@ def answers_state(monkeypatch, check, answer: dict) -> str:
 
 def test_the_small_model_and_a_cache_that_forgets(monkeypatch, capsys):
     programs.model()
+    assert torch.is_grad_enabled()
     answer = spoken(capsys)
     assert answers_state(monkeypatch, runs.model, answer) == "ok"
     assert answer["tokens"] > 3 * 32

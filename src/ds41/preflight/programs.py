@@ -85,16 +85,16 @@ def model() -> None:
     from ds41.tokenizer import byte_tokenizer
     from ds41.trained import load_trained
 
-    torch.set_grad_enabled(False)
-    trained = load_trained("nano")
-    ids = torch.tensor([trained.config.bos_token_id, *byte_tokenizer().encode(PROMPT).ids])
-    whole = trained(ids[None])[0]
-    cache = trained.new_cache(len(ids))
-    begin = len(ids) - DECODED
-    steps = [trained.prefill(ids[:begin], cache)[0]]
-    steps += [trained.decode(int(token), cache)[0, 0] for token in ids[begin:]]
-    cached = torch.stack(steps)
-    expected = whole[begin - 1 :]
+    with torch.no_grad():
+        trained = load_trained("nano")
+        ids = torch.tensor([trained.config.bos_token_id, *byte_tokenizer().encode(PROMPT).ids])
+        whole = trained(ids[None])[0]
+        cache = trained.new_cache(len(ids))
+        begin = len(ids) - DECODED
+        steps = [trained.prefill(ids[:begin], cache)[0]]
+        steps += [trained.decode(int(token), cache)[0, 0] for token in ids[begin:]]
+        cached = torch.stack(steps)
+        expected = whole[begin - 1 :]
     answer(
         tokens=len(ids),
         finite=bool(torch.isfinite(whole).all() and torch.isfinite(cached).all()),
