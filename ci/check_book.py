@@ -10,8 +10,8 @@ from 320 px on; must give each image alt text; must draw its formulas, and load 
 must pass axe-core at WCAG A and AA and its best practices; and must stay below 500,000 bytes. Links between pages
 and into the repository must lead somewhere. The book must work from a folder without a network, search included;
 a dead address must show the way back; and the Tab key must pass the contents and show where it is.
-Pages of another language have theme and figures of the English ones, so they are looked at in light and at two
-widths of a phone; its landing page and its chapters of the four axes must have no English text left.
+Pages of another language have theme and figures of the English ones, so they are looked at in light, wide and
+at the narrowest; its landing page and its chapters of the four axes must have no English text left.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def page_faults(chromium, site: str, address: str, axe: str, screens: Path | Non
             yield from seen(f"{theme} {DESKTOP} px", rules.axe_faults(visit.page, axe))
             picture(visit, f"{theme}-{DESKTOP}")
             # The theme changes colours only, so one of the two has the small screens looked at closely.
-            widths = (PHONE,) if theme == "dark" else NARROW if whole else (NARROW[0], PHONE)
+            widths = (PHONE,) if theme == "dark" else NARROW if whole else NARROW[:1]
             for width in widths:
                 visit.resize(width)
                 visit.come_near()
