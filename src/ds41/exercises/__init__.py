@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Complex, Real
@@ -206,4 +207,6 @@ def _load_chapter(chapter: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != f"ds41.exercises.chapter_{chapter}":
             raise
-        raise KeyError(f"no exercises for chapter {chapter!r}; chapters are called '01' to '17'") from None
+        modules = [module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("chapter_")]
+        first, last = (name.removeprefix("chapter_") for name in (min(modules), max(modules)))
+        raise KeyError(f"no exercises for chapter {chapter!r}; chapters are called {first!r} to {last!r}") from None
